@@ -140,6 +140,12 @@ impl Window {
         self.to_ns.saturating_sub(self.from_ns)
     }
 
+    /// From the beginning of the first to the end of the last of the two.
+    #[must_use]
+    pub(crate) fn around(self, other: Window) -> Window {
+        Window::new(self.from_ns.min(other.from_ns), self.to_ns.max(other.to_ns))
+    }
+
     /// The intersection of the two; empty if there is none.
     #[must_use]
     pub(crate) fn and(&self, other: Window) -> Window {

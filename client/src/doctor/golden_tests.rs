@@ -297,6 +297,20 @@ fn blocked_time_has_checks_of_its_own() {
         Verdict::Look,
         &["2.9 % of the blocked time", "`on_block`", "more memory"],
     );
+    for (missing_ns, verdict, words) in [
+        (1_000_000_000, Verdict::Look, "1 s less than the 10.90 s"),
+        (9_000_000_000, Verdict::Bad, "9 s less than the 18.90 s"),
+    ] {
+        let mut parts = off_cpu();
+        parts.counters().missing_blocked = Some(missing_ns);
+        only(&parts.diagnose(), "blocked", verdict, &[words, "on_block"]);
+    }
+    // A guest that hardly blocks.
+    let mut parts = off_cpu();
+    parts.counters().blocked = 20_000_000;
+    parts.counters().missing_blocked = Some(10_000_000);
+    parts.stacks[0].0 = 20_000_000;
+    assert_eq!(parts.diagnose().verdict(), Verdict::Good);
     let mut parts = off_cpu();
     *parts.counters() = Counters::default();
     parts.stacks.clear();
@@ -307,7 +321,12 @@ fn off_cpu() -> Parts {
     let mut parts = healthy();
     parts.info.mode = Mode::OffCpu;
     parts.stacks = vec![(9_900_000_000, vec![Frame::leaf(POLL), Frame::caller(MAIN)])];
-    *parts.counters() = Counters { blocks: 1_000, blocked: 9_900_000_000, ..Counters::default() };
+    *parts.counters() = Counters {
+        blocks: 1_000,
+        blocked: 9_900_000_000,
+        missing_blocked: Some(-5_000_000),
+        ..Counters::default()
+    };
     parts
 }
 

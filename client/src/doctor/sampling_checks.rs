@@ -57,6 +57,9 @@ pub(super) fn of_recording(
         checks.push(late(&counters, info.late_threshold_ns, under));
         checks.push(stolen(&profile.runstate()));
     }
+    if !sampled && profile.runstate().blocked_ns.is_some() {
+        checks.extend(counters.missing_blocked.map(|missing_ns| waits(profile, missing_ns)));
+    }
     // Rings tell of the samples alone, and what they have of a guest that crashed is all there will
     // be.
     if info.ring.is_none() {
@@ -155,11 +158,7 @@ pub(super) fn rates(counters: &Counters, info: &RecordingInfo) -> Vec<Check> {
     let kinds = counters.sampled_kinds(info.mode);
     let check = |came: Came| {
         let (due, missing) = (came.due(), came.missing);
-        let off = part_of(missing.unsigned_abs(), due);
-        let verdict = match is_off_rate(&came) {
-            false => Verdict::Good,
-            true => Verdict::of_share(off, 0.0, OFF_RATE),
-        };
+        let verdict = off_rate(&came);
         let missed = format!(
             "{} {} than the {} expected samples",
             grouped(missing.unsigned_abs()),
@@ -185,6 +184,38 @@ pub(super) fn rates(counters: &Counters, info: &RecordingInfo) -> Vec<Check> {
             .signed("missing", all)
     };
     kinds.map(check).collect()
+}
+
+fn off_rate(came: &Came) -> Verdict {
+    match is_off_rate(came) {
+        false => Verdict::Good,
+        true => {
+            let off = part_of(came.missing.unsigned_abs(), came.due());
+            Verdict::of_share(off, 0.0, OFF_RATE)
+        }
+    }
+}
+
+/// Whether the waits that were counted are the measured blocked time, where it is not sampled.
+/// Clocks that differ by little of all time say nothing of a guest that hardly blocks.
+fn waits(profile: &Profile, missing_ns: i64) -> Check {
+    let samples = profile.counters().blocked_in_all();
+    let came = Came { time: SampledTime::Blocked, samples, missing: missing_ns };
+    let elapsed = profile.vcpus().iter().map(|vcpu| vcpu.elapsed_ns);
+    let elapsed_ns = elapsed.fold(0, u64::saturating_add);
+    let verdict = match part_of(missing_ns.unsigned_abs(), elapsed_ns) < LOOK {
+        true => Verdict::Good,
+        false => off_rate(&came),
+    };
+    let finding = format!(
+        "{} {} than the {} of measured blocked time",
+        duration(missing_ns.unsigned_abs()),
+        if missing_ns < 0 { "more" } else { "less" },
+        duration(came.due())
+    );
+    Check::new("blocked", verdict, finding)
+        .advise("the guest waits where it does not call on_block")
+        .signed("missing_blocked", missing_ns)
 }
 
 fn interval(fixed: bool) -> Check {

@@ -19,7 +19,8 @@ pub struct Counters {
     /// sampled. This check is independent; all others agree by construction.
     pub missing: Option<i64>,
     /// The part of `missing` that is blocked time, where that is sampled besides running time. Two
-    /// errors that cancel each other in `missing` do not in its parts.
+    /// errors that cancel each other in `missing` do not in its parts. In mode `off-cpu` blocked
+    /// time − what was counted of it, in ns.
     pub missing_blocked: Option<i64>,
     /// Deliveries whose target was reached.
     pub ticks: u64,
@@ -124,11 +125,11 @@ impl Counters {
         running_ns: Option<u64>,
         blocked_ns: Option<u64>,
     ) {
-        let beyond = |ns: u128, came: u128| {
-            // At most 2⁶⁵ either way.
-            let missing = ns.checked_div(period_ns.into())? as i128 - came as i128;
-            Some(missing.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
+        // At most 2⁶⁵ either way.
+        let apart = |due: u128, came: u128| {
+            (due as i128 - came as i128).clamp(i64::MIN.into(), i64::MAX.into()) as i64
         };
+        let beyond = |ns: u128, came| Some(apart(ns.checked_div(period_ns.into())?, came));
         let running = running_ns.map(|ns| (u128::from(ns), u128::from(self.ticks)));
         let blocked = blocked_ns.map(|ns| (u128::from(ns), u128::from(self.blocked_in_all())));
         (self.missing, self.missing_blocked) = match (mode, running, blocked) {
@@ -136,6 +137,7 @@ impl Counters {
             (Mode::Wall, Some((ran, ticks)), Some((blocked, samples))) => {
                 (beyond(ran + blocked, ticks + samples), beyond(blocked, samples))
             }
+            (Mode::OffCpu, _, Some((blocked, counted))) => (None, Some(apart(blocked, counted))),
             _ => (None, None),
         };
     }

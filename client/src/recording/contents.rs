@@ -30,8 +30,8 @@ pub(super) struct Contents {
     pub(super) agent: AgentInfo,
     pub(super) builder: ProfileBuilder,
     pub(super) totals: Totals,
-    /// How the vCPUs' times had gone at the epochs' beginnings and ends.
-    pub(super) told: Vec<(u32, Snapshot)>,
+    /// By vCPU, how its time had gone at an epoch's beginning and end.
+    pub(super) told: Vec<(u32, [Snapshot; 2])>,
     pub(super) info: RecordingInfo,
     /// What all epochs have in common, once one told it.
     recording: Option<Settings>,
@@ -244,9 +244,8 @@ impl Contents {
                 Ok(())
             }
             Part::Vcpu(share) => {
-                let both = [share.start, share.end];
                 self.last_told_ns = self.last_told_ns.max(share.end.at_ns);
-                self.told.extend(both.map(|told| (share.vcpu, told)));
+                self.told.push((share.vcpu, [share.start, share.end]));
                 let counted = self.totals.add(&share, self.info.mode);
                 self.counted = self.counted.saturating_add(counted);
                 self.counted_on_vcpu = counted;

@@ -128,11 +128,12 @@ impl Contents {
             for (span, info) in self.heads.iter().cloned().chain(own) {
                 timeline.know(span, info);
             }
-            for (vcpu, told) in &self.told {
+            let told = self.told.iter().flat_map(|(vcpu, ends)| ends.map(|end| (*vcpu, end)));
+            for (vcpu, told) in told {
                 if let Some(times) = &told.runstate {
                     let sums =
                         [times.running_ns, times.runnable_ns, times.blocked_ns, times.offline_ns];
-                    timeline.know_times(*vcpu, told.at_ns, sums);
+                    timeline.know_times(vcpu, told.at_ns, sums);
                 }
             }
         }

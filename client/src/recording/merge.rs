@@ -17,7 +17,7 @@ use super::totals::Totals;
 use crate::agent_info::AgentInfo;
 use crate::printable::Printable;
 use crate::profile::{Merged, Mode, ProfileBuilder, RecordingInfo, TimeSpan};
-use crate::timeline::{Join, JoinedRecording, RecordingSpan, Window};
+use crate::timeline::{Join, JoinedRecording, RecordingSpan, Window, union};
 use crate::units::{duration, size};
 
 /// How many counts are kept before those of the same stack are brought together.
@@ -58,10 +58,10 @@ struct Part {
     epochs: BTreeSet<u64>,
     /// When it was counted, in order and apart.
     counted: Vec<Window>,
+    /// When each vCPU was: one after the other starts its next epoch.
+    by_vcpu: BTreeMap<u32, Vec<Window>>,
     /// Its place in the timeline.
     span: Option<RecordingSpan>,
-    /// Up to when its files tell of it.
-    last_ns: u64,
     /// An epoch that a file holds only a part of, and that file.
     cut: Option<(u64, PathBuf)>,
 }
@@ -240,11 +240,15 @@ impl Merge {
             part.epochs.insert(counted.epoch);
             part.add(counted.window);
         }
+        for (vcpu, [start, end]) in &contents.told {
+            let windows = part.by_vcpu.entry(*vcpu).or_default();
+            windows.push(Window::new(start.at_ns, end.at_ns));
+        }
         if end.cut_epoch {
             let last = contents.counted_epochs.last();
             part.cut = last.map(|last| (last.epoch, path.clone()));
         }
-        let mut span = contents.span;
+        part.span = part.span.or(contents.span);
         let records = &mut self.runs[run].records;
         *records = take(&mut contents.seen.records);
         match end.timeline {
@@ -252,17 +256,12 @@ impl Merge {
                 for ring in timeline.rings() {
                     let known = records.entry(ring.vcpu).or_default();
                     *known = ring.positions.end.max(*known);
-                    part.last_ns = part.last_ns.max(ring.read_at_ns);
                 }
-                span = timeline.recording(head.recording).or(span);
                 if self.without_times.is_none() {
                     self.join.add(run, timeline);
                 }
             }
             None => self.without_times = Some(path.clone()),
-        }
-        if let Some(span) = span {
-            part.extend(span);
         }
         for warning in end.warnings {
             self.warn(format!("{}: {warning}", path.display()));
@@ -328,7 +327,7 @@ impl Merge {
                 (None, base.span)
             }
             None => {
-                let spans = parts.iter().filter_map(Part::joined).collect::<Vec<_>>();
+                let spans = parts.into_iter().filter_map(Part::joined).collect::<Vec<_>>();
                 let join = take(&mut self.join);
                 let (timeline, span) = join.finish(&shifts_ns, spans);
                 (Some(timeline), Some(span))
@@ -385,15 +384,14 @@ impl Part {
             info,
             epochs: BTreeSet::new(),
             counted: Vec::new(),
+            by_vcpu: BTreeMap::new(),
             span: None,
-            last_ns: 0,
             cut: None,
         }
     }
 
     /// Adds the time of an epoch; epochs come in the order of time.
     fn add(&mut self, window: Window) {
-        self.last_ns = self.last_ns.max(window.to_ns);
         match self.counted.last_mut() {
             Some(last) if window.from_ns <= last.to_ns.saturating_add(LEAST_GAP_NS) => {
                 last.to_ns = last.to_ns.max(window.to_ns);
@@ -402,19 +400,14 @@ impl Part {
         }
     }
 
-    /// Adds what a file tells of the recording's beginning and end.
-    fn extend(&mut self, span: RecordingSpan) {
-        let known = self.span.get_or_insert(span);
-        known.window.from_ns = known.window.from_ns.min(span.window.from_ns);
-        known.window.to_ns = known.window.to_ns.min(span.window.to_ns);
-    }
-
-    fn joined(&self) -> Option<JoinedRecording> {
-        let mut span = self.span?;
-        span.window.to_ns = span.window.to_ns.min(self.last_ns);
-        let run = self.run;
-        let info = self.info.clone();
-        Some(JoinedRecording { run, span, info })
+    fn joined(self) -> Option<JoinedRecording> {
+        let counted = self.by_vcpu.into_iter().map(|(vcpu, windows)| (vcpu, union(windows)));
+        Some(JoinedRecording {
+            run: self.run,
+            span: self.span?,
+            info: self.info,
+            counted: counted.collect(),
+        })
     }
 }
 

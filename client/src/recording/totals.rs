@@ -266,14 +266,12 @@ mod tests {
             let mut totals = Totals::default();
             assert_eq!(totals.add(&share(snapshot(0, 0), end), mode), 5 + 4);
             let counters = totals.finish(mode, 100).0[0].counters;
-            let is_wall = mode == Mode::Wall;
-            assert_eq!(counters.missing_blocked, is_wall.then_some(10 - 4 - 2), "{mode}");
-            counters.missing
+            (counters.missing, counters.missing_blocked)
         };
         // 1,000 ns running and 1,000 ns blocked at a period of 100 ns.
-        assert_eq!(missing(Mode::Cpu), Some(5));
-        assert_eq!(missing(Mode::Wall), Some(20 - 5 - 4 - 2));
-        assert_eq!(missing(Mode::OffCpu), None, "nothing is sampled");
+        assert_eq!(missing(Mode::Cpu), (Some(5), None));
+        assert_eq!(missing(Mode::Wall), (Some(20 - 5 - 4 - 2), Some(10 - 4 - 2)));
+        assert_eq!(missing(Mode::OffCpu), (None, Some(1000 - 4 - 2)), "nothing is sampled");
     }
 
     /// A thread that lived for a part of the recording: the rest of the time is offline, and no

@@ -48,12 +48,12 @@ impl Second {
         Some((&report.labels.all()[label as usize], share))
     }
 
-    /// Samples a second of the time that the rings cover, or how long was waited, in ns; `None` if
-    /// they cover none of it.
+    /// Samples a second of the time of which it is known what was counted, or how long was waited,
+    /// in ns; `None` if that is none of it.
     fn amount(&self, unit: Unit) -> Option<f64> {
-        let covered_ns = self.slice.window.length_ns().max(1) as f64 * self.slice.coverage;
+        let known_ns = self.slice.window.length_ns().max(1) as f64 * self.slice.coverage;
         (self.slice.coverage > 0.0).then(|| match unit {
-            Unit::Samples => self.shown as f64 * 1e9 / covered_ns,
+            Unit::Samples => self.shown as f64 * 1e9 / known_ns,
             Unit::Nanoseconds | Unit::Bytes | Unit::Objects => self.shown as f64,
         })
     }

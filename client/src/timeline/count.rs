@@ -221,6 +221,13 @@ impl<'t> VcpuCount<'t> {
         counts.fold(0, u64::saturating_add)
     }
 
+    /// The parts of a window of which the recording's counts are known, in order: those that the
+    /// ring covers, and its waits, as their records tell what was counted also within a gap.
+    pub(super) fn known(&self, window: Window) -> Vec<Window> {
+        let waits = self.waits_near(window).map(|wait| wait.window.and(window));
+        union(waits.chain(self.ring.covered(window)).collect())
+    }
+
     /// How much of a window counts, in ns.
     pub(super) fn length_ns(&self, window: Window) -> u64 {
         match &self.allowed {
@@ -267,12 +274,16 @@ impl<'t> VcpuCount<'t> {
         ticks.collect()
     }
 
-    /// The waits that lie in a window, with the parts of the window in which they count.
-    fn waits_in(&self, window: Window) -> impl Iterator<Item = (&CountedWait, Vec<Window>)> {
+    /// The waits that lie in a window or end where it begins.
+    fn waits_near(&self, window: Window) -> impl Iterator<Item = &CountedWait> {
         let first = self.waits.partition_point(|wait| wait.window.to_ns < window.from_ns);
         let waits = self.waits[first..].iter();
-        let waits = waits.take_while(move |wait| wait.window.from_ns < window.to_ns);
-        waits.filter_map(move |wait| {
+        waits.take_while(move |wait| wait.window.from_ns < window.to_ns)
+    }
+
+    /// The waits that lie in a window, with the parts of the window in which they count.
+    fn waits_in(&self, window: Window) -> impl Iterator<Item = (&CountedWait, Vec<Window>)> {
+        self.waits_near(window).filter_map(move |wait| {
             let parts = match &self.allowed {
                 Some(allowed) if !allowed.has(wait.entered) => {
                     let first =

@@ -22,9 +22,18 @@ const MOST_RECORDS: usize = 1 << 24;
 pub(crate) struct JoinedRecording {
     /// The run of the guest: an index into the shifts that [`Join::finish`] is given.
     pub(crate) run: usize,
-    /// On the clock of its run.
     pub(crate) span: RecordingSpan,
     pub(crate) info: RecordingInfo,
+    /// By vCPU, when it was counted, in order and apart, on the clock of the run. Its files may lack
+    /// a part of its time, of which the rings still have records.
+    pub(crate) counted: BTreeMap<u32, Vec<Window>>,
+}
+
+impl JoinedRecording {
+    fn counted_on(&self, vcpu: u32) -> impl Iterator<Item = RecordingSpan> {
+        let windows = self.counted.get(&vcpu).into_iter().flatten();
+        windows.map(|window| RecordingSpan { window: *window, ..self.span })
+    }
 }
 
 /// Timelines in the order of time, as they are read. Those of one run must not repeat records.
@@ -103,31 +112,32 @@ impl Join {
 
     /// The one timeline, on the clock of the first run, and the recording in it that stands for all
     /// of them. Each run's clock is `shifts_ns` behind the first one's. The recordings must not
-    /// overlap, and come in the order of time.
+    /// overlap, and come in the order of time. Ticks and waits outside of the time that was counted
+    /// belong to none of them.
     pub(crate) fn finish(
         self,
         shifts_ns: &[i64],
-        recordings: Vec<JoinedRecording>,
+        mut recordings: Vec<JoinedRecording>,
     ) -> (Timeline, RecordingSpan) {
         let shift_of = |run: usize| shifts_ns.get(run).copied().unwrap_or(0);
-        let recordings: Vec<JoinedRecording> = recordings
-            .into_iter()
-            .map(|mut recording| {
-                let shift_ns = shift_of(recording.run);
-                recording.span.window = shifted_window(recording.span.window, shift_ns);
-                recording
-            })
-            .collect();
-        let windows: Vec<Window> = recordings.iter().map(|r| r.span.window).collect();
+        for recording in &mut recordings {
+            let shift_ns = shift_of(recording.run);
+            let windows = recording.counted.values_mut().flatten();
+            windows.for_each(|window| *window = shifted_window(*window, shift_ns));
+            let ends = recording.counted.values().filter_map(|w| w.first().zip(w.last()));
+            let ends = ends.map(|(first, last)| Window::new(first.from_ns, last.to_ns));
+            recording.span.window = ends.reduce(Window::around).unwrap_or(Window::new(0, 0));
+        }
         let mut rings: BTreeMap<u32, (usize, Ring)> = BTreeMap::new();
         for part in self.parts {
-            let of_run = recordings.iter().filter(|r| r.run == part.run);
-            let of_run: Vec<RecordingSpan> = of_run.map(|r| r.span).collect();
             for mut ring in part.rings {
+                let of_run = recordings.iter().filter(|r| r.run == part.run);
+                let counted: Vec<RecordingSpan> =
+                    of_run.flat_map(|r| r.counted_on(ring.vcpu)).collect();
                 shift(&mut ring, shift_of(part.run));
                 for at in 0..ring.records.len() {
                     let told_ns = ring.records[at].at_ns;
-                    relabel(&mut ring.records[at], part.run, &of_run);
+                    relabel(&mut ring.records[at], part.run, &counted);
                     // What tells the span of a wait that was cut goes with it.
                     let moved_ns = ring.records[at].at_ns;
                     if let Some(before) = at.checked_sub(1).map(|at| &mut ring.records[at])
@@ -154,6 +164,11 @@ impl Join {
         }
         let mut rings: Vec<Ring> = rings.into_values().map(|(_, ring)| ring).collect();
         for ring in &mut rings {
+            let windows: Vec<Window> = recordings
+                .iter()
+                .flat_map(|recording| recording.counted_on(ring.vcpu))
+                .map(|counted| counted.window)
+                .collect();
             let between =
                 windows.windows(2).map(|pair| Window::new(pair[0].to_ns, pair[1].from_ns));
             ring.uncovered.extend(between.filter(|gap| gap.length_ns() > 0));
@@ -162,19 +177,22 @@ impl Join {
             ring.records.sort_by_key(|record| record.at_ns);
             join_times(ring, &windows);
         }
-        leave_out_between(&mut rings, &windows);
+        let counted = recordings.iter().flat_map(|r| r.counted.values().flatten());
+        leave_out_between(&mut rings, &union(counted.copied().collect()));
         let names = self.names.into_iter().map(|(name, id)| (id, name));
         let mut timeline = Timeline::new(rings, names.collect(), self.refused_names);
         timeline.is_joined = true;
-        let id = recordings.first().and_then(|r| r.span.recording);
+        let first = recordings.first().map(|recording| recording.span);
+        let whole = recordings.iter().map(|r| r.span.window).reduce(Window::around);
+        let span = RecordingSpan {
+            recording: first.and_then(|first| first.recording),
+            ring_bit: RING_BIT,
+            window: whole.unwrap_or(Window::ALL),
+        };
         for JoinedRecording { mut span, info, .. } in recordings {
             span.ring_bit = RING_BIT;
             timeline.know(span, info);
         }
-        let first = windows.first().map_or(0, |window| window.from_ns);
-        let last = windows.last().map_or(u64::MAX, |window| window.to_ns);
-        let span =
-            RecordingSpan { recording: id, ring_bit: RING_BIT, window: Window::new(first, last) };
         (timeline, span)
     }
 }
@@ -217,17 +235,23 @@ fn shift(ring: &mut Ring, shift_ns: i64) {
     }
 }
 
-/// Gives a sample or a wait of one of these recordings the bit of all, and others none; and spans of
-/// different runs different numbers.
+/// Gives a sample or a wait of one of these recordings, which are in the order of time, the bit of
+/// all, and others none; and spans of different runs different numbers.
 fn relabel(record: &mut Record, run: usize, recordings: &[RecordingSpan]) {
+    let near = |from_ns: u64, to_ns: u64| {
+        let first = recordings.partition_point(|r| r.window.to_ns < from_ns);
+        recordings[first..].iter().take_while(move |r| r.window.from_ns <= to_ns)
+    };
+    let at_ns = record.at_ns;
     match record.kind {
         kind::SAMPLE | kind::NO_SAMPLE => {
-            let is_one = recordings.iter().any(|r| r.has(record.second, record.at_ns));
+            let is_one = near(at_ns, at_ns).any(|r| r.has(record.second, at_ns));
             record.second = record.second & !RING_BITS | u64::from(is_one) << RING_BIT;
         }
         kind::WAIT => {
             let mut wait = Wait { ring_bits: 0, ..Wait::from_number(record.third) };
-            if let Some((_, window)) = recordings.iter().find_map(|r| r.wait(record)) {
+            let from_ns = at_ns.saturating_sub(wait.length_ns);
+            if let Some((_, window)) = near(from_ns, at_ns).find_map(|r| r.wait(record)) {
                 // What lies behind the recording's end does not belong to the next one.
                 wait.ring_bits = 1 << RING_BIT;
                 wait.length_ns = window.length_ns();
@@ -287,8 +311,7 @@ fn append(joined: &mut Ring, ring: Ring, same_run: bool) {
 /// Leaves out the guest's marks and spans that are of no recording: marks between them, and spans
 /// that ended there, or that began there and did not end in one.
 fn leave_out_between(rings: &mut [Ring], recordings: &[Window]) {
-    let recordings = union(recordings.to_vec());
-    let is_in = |record: &Record| any_contains(&recordings, record.at_ns);
+    let is_in = |record: &Record| any_contains(recordings, record.at_ns);
     let is_end = |record: &&Record| record.kind == kind::SPAN_END && is_in(record);
     let ends = rings.iter().flat_map(|ring| &ring.records).filter(is_end);
     let ended: HashSet<(u64, u64)> = ends.map(|end| (end.first, end.second)).collect();
@@ -397,8 +420,10 @@ mod tests {
             join.add(0, Timeline::new(vec![ring(from)], BTreeMap::new(), 0));
         }
         let span = RecordingSpan { recording: Some(1), ring_bit: 0, window: Window::ALL };
-        let (timeline, _) = join
-            .finish(&[0], vec![JoinedRecording { run: 0, span, info: RecordingInfo::default() }]);
+        let info = RecordingInfo::default();
+        let counted = BTreeMap::from([(0, vec![Window::new(0, 240)])]);
+        let (timeline, _) =
+            join.finish(&[0], vec![JoinedRecording { run: 0, span, info, counted }]);
         let ring = &timeline.rings()[0];
         assert_eq!((ring.records.len(), ring.left_out), (120, 120));
         let holds = |from_ns, to_ns| {

@@ -21,13 +21,13 @@ pub struct Slice {
     pub window: Window,
     /// The outcomes of its ticks and its blocked time; `missing` is unknown.
     pub counters: Counters,
-    /// Whether the rings hold all of it.
+    /// Whether it is known what was counted in all of it.
     pub is_held: bool,
     /// Whether the recordings shown cover all of it: several files may lack the time between them.
     pub is_covered: bool,
-    /// The share of the vCPUs' time that their rings cover.
+    /// The share of the vCPUs' time of which it is known.
     pub(crate) coverage: f64,
-    /// How the covered time was spent, and how long it is in ns, for each vCPU whose ring tells.
+    /// How the time was spent that the rings cover, and how long it is in ns, for each vCPU whose ring tells.
     pub(crate) runstates: Vec<(Runstate, u64)>,
     /// Each stack's count, in the mode's [unit](crate::profile::Mode::unit), in the order of the
     /// stacks.
@@ -84,20 +84,20 @@ impl Timeline {
                     *sum = sum.saturating_add(count);
                 }
             }
-            let covered: Vec<Vec<Window>> =
-                self.rings.iter().map(|ring| ring.covered(window)).collect();
+            let known: Vec<Vec<Window>> = vcpus.iter().map(|vcpu| vcpu.known(window)).collect();
             let length_ns = |parts: &[Window]| parts.iter().map(Window::length_ns).sum::<u64>();
-            let covered_ns = sum(covered.iter().map(|parts| length_ns(parts) as f64));
-            let told = times.iter().zip(&covered);
+            let known_ns = sum(known.iter().map(|parts| length_ns(parts) as f64));
+            let told = times.iter().zip(self.rings.iter().map(|ring| ring.covered(window)));
             Slice {
                 window,
                 counters,
-                is_held: covered.iter().all(|parts| parts[..] == [window]),
+                is_held: known.iter().all(|parts| parts[..] == [window]),
                 is_covered: self.covers(window),
-                coverage: covered_ns
-                    / (covered.len().max(1) as f64 * window.length_ns().max(1) as f64),
+                coverage: known_ns / (known.len().max(1) as f64 * window.length_ns().max(1) as f64),
                 runstates: told
-                    .filter_map(|(times, parts)| Some((times.of_windows(parts)?, length_ns(parts))))
+                    .filter_map(|(times, parts)| {
+                        Some((times.of_windows(&parts)?, length_ns(&parts)))
+                    })
                     .collect(),
                 stacks: stacks.into_iter().collect(),
             }

@@ -292,14 +292,14 @@ fn samples(from_ns: u64, count: u64) -> Vec<Record> {
 #[test]
 fn the_timeline_goes_on_from_file_to_file() {
     let folder = tempfile::tempdir().unwrap();
-    let script = Script::default();
+    let script = Script { epoch_ns: 5 * MS, ..Script::default() };
     let records = samples(2_000, 200);
-    let file = |name: &str, epoch, records: &[Record], oldest, now_ns| {
+    let file = |name: &str, epochs: &[u64], records: &[Record], oldest, now_ns| {
         let rings = ring_of(records, oldest, now_ns);
-        write(folder.path(), name, &script, &[epoch], &rings)
+        write(folder.path(), name, &script, epochs, &rings)
     };
-    let first = file("1.unikprof", FIRST, &records[..100], 0, 10 * MS);
-    let second = file("2.unikprof", FIRST + 200, &records, 40, 20 * MS);
+    let first = file("1.unikprof", &[FIRST, FIRST + 1], &records[..100], 0, 10 * MS);
+    let second = file("2.unikprof", &[FIRST + 2, FIRST + 3], &records, 40, 20 * MS);
     let all = merge(&[&second, &first]).unwrap();
     let (timeline, of) = (all.timeline.as_ref().unwrap(), all.span.unwrap());
     let window = |from_ns, to_ns| {
@@ -313,8 +313,17 @@ fn the_timeline_goes_on_from_file_to_file() {
     assert_eq!((spans[0].times.count(), spans[0].unfinished), (1, 0));
     assert_eq!(timeline.rings()[0].overwritten, 0);
 
-    // What is missing between two dumps is told.
-    let late = file("3.unikprof", FIRST + 200, &records, 150, 20 * MS);
+    // What is missing between two dumps is told, also where a ring still has records of it.
+    let late = file("3.unikprof", &[FIRST + 3], &records, 40, 20 * MS);
+    let all = merge(&[&first, &late]).unwrap();
+    let (timeline, of) = (all.timeline.as_ref().unwrap(), all.span.unwrap());
+    let part = timeline.profile(&all.profile, &of, Window::ALL, None);
+    assert_eq!(part.counters().ticks, 150, "those of the epochs that the files hold");
+    let held = Window { from_ns: 1_000, to_ns: 1_000 + 20 * MS };
+    let ends: Vec<u64> =
+        timeline.rings()[0].covered(held).iter().map(|part| part.length_ns()).collect();
+    assert_eq!(ends, [10 * MS, 5 * MS]);
+    let late = file("3.unikprof", &[FIRST + 3], &records, 150, 20 * MS);
     let all = merge(&[&first, &late]).unwrap();
     let timeline = all.timeline.as_ref().unwrap();
     assert_eq!(timeline.rings()[0].overwritten, 50);
@@ -332,19 +341,20 @@ fn the_timeline_goes_on_from_file_to_file() {
     // Those that are covered in part have the rate of that part.
     let empty = text.matches(" no recording  ").count();
     assert_eq!(uncovered.filter(|second| second["recorded"] == 0).count(), empty);
-    has(&text, &["the rings cover 2 of these lines in part"]);
+    has(&text, &["the rings cover 1 of these lines in part"]);
 }
 
 /// The second run's clock, positions, stacks and spans begin anew.
 #[test]
 fn the_timeline_goes_on_in_the_next_run() {
     let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str, instance, epoch, records: &[Record], now_ns| {
-        let script = Script { instance, ..Script::default() };
-        write(folder.path(), name, &script, &[epoch], &ring_of(records, 0, now_ns))
+    let file = |name: &str, instance, epoch, from_ns| {
+        let script = Script { instance, epoch_ns: 10 * MS, ..Script::default() };
+        let rings = ring_of(&samples(from_ns, 100), 0, from_ns + 11 * MS);
+        write(folder.path(), name, &script, &[epoch], &rings)
     };
-    let first = file("1.unikprof", 1, FIRST, &samples(2_000, 100), 11 * MS);
-    let second = file("2.unikprof", 2, FIRST + 400, &samples(20 * MS, 100), 31 * MS);
+    let first = file("1.unikprof", 1, FIRST, 2_000);
+    let second = file("2.unikprof", 2, FIRST + 2, 2_000 + 20 * MS);
     let all = merge(&[&second, &first]).unwrap();
     let (timeline, of) = (all.timeline.as_ref().unwrap(), all.span.unwrap());
     let part = timeline.profile(&all.profile, &of, Window::ALL, None);
@@ -361,7 +371,7 @@ fn the_timeline_goes_on_in_the_next_run() {
 fn a_wait_that_is_cut_stays_in_the_span_it_is_for() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, instance, epoch, at_ns: u64, records: &[Record]| {
-        let script = Script { instance, mode: mode::WALL, ..Script::default() };
+        let script = Script { instance, mode: mode::WALL, epoch_ns: 20 * MS, ..Script::default() };
         let begin = record(kind::ASYNC_SPAN_BEGIN, at_ns, 0, 5);
         let records = [&[begin][..], records].concat();
         write(folder.path(), name, &script, &[epoch], &ring_of(&records, 0, at_ns + 20 * MS))
@@ -370,7 +380,7 @@ fn a_wait_that_is_cut_stays_in_the_span_it_is_for() {
         [record(kind::ENTERED, to_ns, 0, 5), ring::wait(from_ns, to_ns, ring::stack(1), 100)]
     };
     let first = file("1.unikprof", 1, FIRST, 2_000, &waits(2_000, 25 * MS));
-    let second = file("2.unikprof", 2, FIRST + 400, 20 * MS, &waits(21 * MS, 22 * MS));
+    let second = file("2.unikprof", 2, FIRST + 1, 20 * MS, &waits(21 * MS, 22 * MS));
     let all = merge(&[&first, &second]).unwrap();
     let (timeline, of) = (all.timeline.as_ref().unwrap(), all.span.unwrap());
     let counted = |inside| timeline.profile(&all.profile, &of, Window::ALL, inside).sample_count();
@@ -416,9 +426,8 @@ fn a_day_of_dumps_is_read() {
     const FILES: u64 = 5_760;
     const SAMPLES: u64 = 15_000;
     let folder = tempfile::tempdir().unwrap();
-    let script = Script::default();
+    let script = Script { epoch_ns: 15_000 * MS, ..Script::default() };
     for at in 0..FILES {
-        // One epoch of 50 µs stands for 15 s of the ring.
         let from_ns = 1_000 + at * 15_000 * MS;
         let samples: Vec<Record> = (0..SAMPLES)
             .map(|sample| {
@@ -438,8 +447,7 @@ fn a_day_of_dumps_is_read() {
         rings.push(ring::end(0, head.next));
         rings.push(ring::stacks(0, &[&[0x150, 0x110], &[0x170, 0x110]]));
         let name = format!("{at:05}.unikprof");
-        let epoch = FIRST + at * 300_000;
-        write(folder.path(), &name, &script, &[epoch], &rings.concat());
+        write(folder.path(), &name, &script, &[FIRST + at], &rings.concat());
     }
     let began = Instant::now();
     let (report, _) = program::run(0, &["report", ".", "--json"], folder.path());

@@ -635,6 +635,23 @@ fn the_seconds_show_blocked_time() {
     );
 }
 
+/// Ten samples a second; the ring's records of the time of a wait were evicted, but not its own.
+/// Guards against the rate of all of them in the time without the gap.
+#[test]
+fn a_wait_across_a_gap_is_time_that_is_known() {
+    let at = |tenths: u64| 10 * SECOND + tenths * SECOND / 10;
+    let sample = |tenths: u64| record(kind::SAMPLE, at(tenths) + 1, ring::stack(1), 1);
+    let mark = record(kind::MARK, at(11), 0, 1);
+    let before: Vec<Record> = (0..11).map(sample).chain([mark]).collect();
+    let wait = ring::wait(at(11), at(25), ring::stack(2), 14);
+    let after: Vec<Record> = [wait].into_iter().chain((25..30).map(sample)).collect();
+    let file = file_of_mode(mode::WALL, &ring_with_gap(&before, 10, &after), true);
+    assert!(seconds(&file, &[]).iter().all(|second| second.0 == 10));
+    let (told, _) = run(0, &file, "report", &["--timeline", "--step", "1s"]);
+    assert_eq!(told.matches(" 10/s ").count(), 3, "{told}");
+    assert!(!told.contains("in part"), "{told}");
+}
+
 /// One vCPU's ring holds all three seconds, the other's only the last: shares of both are of the
 /// last second, and those of the first vCPU alone are of all.
 #[test]

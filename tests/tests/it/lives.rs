@@ -3,8 +3,8 @@
 //! A guest with a simulated clock works, waits and has no CPU, on vCPUs that come and go, while
 //! recordings of all modes begin, are dumped and end, and files are fetched late. Each life is led
 //! twice: with a ring that keeps everything, and with one that does not. A window over a whole
-//! recording has its counts, windows that part it sum to it, and what the smaller ring covers is
-//! the same as in the larger one.
+//! recording has its counts, also where a file of it is missing; windows that part it sum to it; and
+//! what the smaller ring covers is the same as in the larger one.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -21,7 +21,7 @@ use unikprof_agent::{
     SpanId, minimum_bytes, ring_bytes,
 };
 use unikprof_client::interrupt::Interrupt;
-use unikprof_client::profile::Counters;
+use unikprof_client::profile::{Profile, VcpuStats};
 use unikprof_client::record::{self, Keep, Mode, Patience, Request, Session, Settings};
 use unikprof_client::recording::{Reading, Recording};
 use unikprof_client::timeline::{SpanFilter, Window};
@@ -365,18 +365,20 @@ fn live(seed: u64, memory: usize, records: usize, folder: &Path) -> Vec<Running>
     world.ended
 }
 
-/// The counters that the ring tells of, by vCPU. What has aged was recorded when its record was
-/// written.
-fn told(vcpu: u32, counters: &Counters) -> (u32, [u64; 10]) {
-    let c = counters;
-    let recorded = c.recorded + c.aged;
-    let blocked = c.blocked + c.blocked_aged;
-    let ticks = [c.ticks, recorded, c.overflow, c.lost, c.masked, c.idle, c.late];
-    let waits = [c.blocks, blocked, c.blocked_overflow];
-    (vcpu, std::array::from_fn(|at| if at < 7 { ticks[at] } else { waits[at - 7] }))
-}
-
 type ByVcpu = BTreeMap<u32, [u64; 10]>;
+
+/// The counters that the ring tells of. What has aged was recorded when its record was written.
+fn told(profile: &Profile) -> ByVcpu {
+    let of = |vcpu: &VcpuStats| {
+        let c = &vcpu.counters;
+        let recorded = c.recorded + c.aged;
+        let blocked = c.blocked + c.blocked_aged;
+        let ticks = [c.ticks, recorded, c.overflow, c.lost, c.masked, c.idle, c.late];
+        let waits = [c.blocks, blocked, c.blocked_overflow];
+        (vcpu.vcpu, std::array::from_fn(|at| if at < 7 { ticks[at] } else { waits[at - 7] }))
+    };
+    profile.vcpus().iter().map(of).collect()
+}
 
 /// What a window of a recording counts.
 fn counts(recording: &Recording, window: Window, inside: Option<&str>) -> ByVcpu {
@@ -386,7 +388,7 @@ fn counts(recording: &Recording, window: Window, inside: Option<&str>) -> ByVcpu
     let sum = part.counters();
     let blocked = sum.blocked + sum.blocked_aged;
     assert_eq!(stacks, sum.recorded + sum.aged + blocked, "each count has a stack");
-    part.vcpus().iter().map(|vcpu| told(vcpu.vcpu, &vcpu.counters)).collect()
+    told(&part)
 }
 
 /// Moments in a window, in order, its ends among them.
@@ -400,7 +402,7 @@ fn cuts(random: &mut fastrand::Rng, window: Window) -> Vec<u64> {
 #[test]
 fn every_window_has_what_was_counted_in_it() {
     let mut random = fastrand::Rng::with_seed(7);
-    let (mut compared, mut uncovered) = (0, 0);
+    let (mut compared, mut uncovered, mut lacking) = (0, 0, 0);
     for seed in 0..12 {
         let memory = if seed % 3 == 0 { 0 } else { 1 << 18 };
         let memory = memory.max(minimum_bytes(VCPUS, 3));
@@ -411,8 +413,7 @@ fn every_window_has_what_was_counted_in_it() {
         for (one, cut) in whole.iter().zip(&part) {
             let about = format!("seed {seed}, recording {}", one.id);
             let all = Recording::open_all(&one.files, Reading::Strict).unwrap();
-            let vcpus = all.profile.vcpus().iter();
-            let counted: ByVcpu = vcpus.map(|vcpu| told(vcpu.vcpu, &vcpu.counters)).collect();
+            let counted = told(&all.profile);
             assert_eq!(counts(&all, Window::ALL, None), counted, "{about}");
             let span = all.span.unwrap().window;
             let (mut sum, cuts) = (ByVcpu::new(), cuts(&mut random, span));
@@ -424,10 +425,17 @@ fn every_window_has_what_was_counted_in_it() {
             }
             assert_eq!(sum, counted, "{about}");
 
+            // What the rings hold of the time of a file that is missing is not counted.
+            for lost in (0..one.files.len()).filter(|_| one.files.len() > 2) {
+                let files: Vec<PathBuf> = [&one.files[..lost], &one.files[lost + 1..]].concat();
+                let rest = Recording::open_all(&files, Reading::Strict).unwrap();
+                let shown = counts(&rest, Window::ALL, None);
+                assert_eq!(shown, told(&rest.profile), "{about} without file {lost}");
+                lacking += 1;
+            }
+
             let few = Recording::open_all(&cut.files, Reading::Strict).unwrap();
-            let vcpus = few.profile.vcpus().iter();
-            let same: ByVcpu = vcpus.map(|vcpu| told(vcpu.vcpu, &vcpu.counters)).collect();
-            assert_eq!(same, counted, "{about}: both lives are the same");
+            assert_eq!(told(&few.profile), counted, "{about}: both lives are the same");
             let rings = few.timeline.as_ref().unwrap().rings();
             let shown = counts(&few, Window::ALL, None);
             let is_covered = rings.iter().all(|ring| ring.covered(span) == [span]);
@@ -465,7 +473,7 @@ fn every_window_has_what_was_counted_in_it() {
             }
         }
     }
-    assert!(compared > 100 && uncovered > 10, "{compared}, {uncovered}");
+    assert!(compared > 100 && uncovered > 10 && lacking > 10, "{compared}, {uncovered}, {lacking}");
 }
 
 /// Files of recordings that follow each other count what each of them counts, and no span that
@@ -484,17 +492,19 @@ fn files_of_several_recordings_have_the_counts_and_the_spans_of_each() {
                     continue;
                 };
                 let about = format!("seed {seed}, recordings {} and {}", first.id, next.id);
-                let vcpus = both.profile.vcpus().iter();
-                let counted: ByVcpu = vcpus.map(|vcpu| told(vcpu.vcpu, &vcpu.counters)).collect();
-                assert_eq!(counts(&both, Window::ALL, None), counted, "{about}");
-                let ended = |recording: &Recording| {
-                    let timeline = recording.timeline.as_ref().unwrap();
-                    let tables = timeline.spans(recording.span.unwrap().window);
+                assert_eq!(counts(&both, Window::ALL, None), told(&both.profile), "{about}");
+                let ended = |recording: &Recording, window| {
+                    let tables = recording.timeline.as_ref().unwrap().spans(window);
                     tables.iter().map(|table| table.times.count() + table.cut).sum::<u64>()
                 };
-                let each: u64 =
-                    [first, next].map(|one| ended(&open(&one.files).unwrap())).iter().sum();
-                assert_eq!(ended(&both), each, "{about}");
+                // The end of one may be noticed late: the merged timeline has when it was counted.
+                let counted = both.timeline.as_ref().unwrap().recordings();
+                let of_one = |one: &Running| {
+                    let span = counted.iter().find(|span| span.recording == Some(one.id)).unwrap();
+                    ended(&open(&one.files).unwrap(), span.window)
+                };
+                let together = ended(&both, both.span.unwrap().window);
+                assert_eq!(together, of_one(first) + of_one(next), "{about}");
                 merged += 1;
             }
         }

@@ -1,5 +1,7 @@
 //! The frames of a scripted agent's answers.
 
+use std::ops::Range;
+
 use unikprof_proto::code::{capability, mode, state};
 use unikprof_proto::counts;
 use unikprof_proto::frame::MAX_BODY;
@@ -246,8 +248,14 @@ fn node_frames(script: &Script, vcpu: u32, nodes: &[StackNode], known: u64) -> V
     frames
 }
 
+/// From when to when an epoch was.
+fn time(script: &Script, epoch: u64) -> Range<u64> {
+    let start = 1_000 + epoch.saturating_sub(NEWER) * script.epoch_ns;
+    start..start + script.epoch_ns
+}
+
 fn head(script: &Script, epoch: u64) -> Vec<u8> {
-    let before = epoch.saturating_sub(NEWER) * 50_000;
+    let Range { start, end } = time(script, epoch);
     encode(&Epoch {
         interval_bytes: script.interval_bytes,
         epoch,
@@ -260,9 +268,9 @@ fn head(script: &Script, epoch: u64) -> Vec<u8> {
         depth: 128,
         late_threshold_ns: 500,
         recording_started_ns: 1_000,
-        started_ns: before + 1_000,
-        ended_ns: before + 51_000,
-        ended_wall_clock_ns: Some(1_700_000_000_000_051_000 + before),
+        started_ns: start,
+        ended_ns: end,
+        ended_wall_clock_ns: Some(1_700_000_000_000_000_000 + end),
         gaps: 0,
         server_ns: 77,
         vcpus: script.vcpus.len() as u32,
@@ -284,10 +292,11 @@ fn vcpu_frames(script: &Script, epoch: u64, vcpu: u32, nodes: &[StackNode]) -> V
         _ => (counted, 0),
     };
     let idle = if mode::is_heap(script.mode) { 0 } else { 2 };
-    let start = Snapshot { at_ns: 1_000, cycles: 3_000, ..Snapshot::default() };
+    let time = time(script, epoch);
+    let start = Snapshot { at_ns: time.start, cycles: 3 * time.start, ..Snapshot::default() };
     let end = Snapshot {
-        at_ns: 51_000,
-        cycles: 153_000,
+        at_ns: time.end,
+        cycles: 3 * time.end,
         running_ns: 20_000,
         blocked_ns: 0,
         runstate: None,

@@ -96,6 +96,8 @@ pub struct Script {
     pub freed_samples: u64,
     /// How many samples found no place in each epoch.
     pub overflow: u64,
+    /// How long its epochs are, in ns.
+    pub epoch_ns: u64,
     /// The recording of its epochs, and the mean time between its samples, in ns.
     pub recording: u64,
     pub period_ns: u64,
@@ -204,6 +206,7 @@ impl Default for Script {
             allocated_bytes: 0,
             freed_samples: 0,
             overflow: 0,
+            epoch_ns: 50_000,
             recording: RECORDING,
             period_ns: 1_000,
             epoch_flags: 0,
