@@ -14,7 +14,6 @@ mod demo;
 mod diff;
 pub mod doctor;
 pub mod exit_code;
-mod file_bytes;
 mod finding;
 pub mod frame_reader;
 #[cfg(test)]

@@ -3,82 +3,93 @@
 //!
 //! A log holds them as [lines of text](unikprof_proto::console), memory as
 //! [blocks](unikprof_proto::file::BlockHead). Both may hold anything else beside them, in any
-//! place.
+//! place, and the same dump in both forms. Files are read once, from the beginning to the end.
 
-use std::borrow::Cow;
+mod assembly;
+
+use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 
-use memchr::{memchr, memchr_iter, memmem, memrchr};
-use unikprof_proto::console::{self, MARK, Piece};
-use unikprof_proto::file::{BlockError, BlockHead};
+use flate2::read::MultiGzDecoder;
+use memchr::{memchr, memmem};
+use unikprof_proto::console::{self, BYTES, LETTERS, MARK, Piece};
+use unikprof_proto::file::BlockHead;
+
+use assembly::{assemble, described};
+
+/// The most bytes of dumps that are kept: the oldest dumps are given up first.
+const MOST_HELD: usize = 128 << 20;
+const MOST_DUMPS: usize = 1000;
+/// The longest block that is taken from memory.
+const MOST_BLOCK: usize = 64 << 20;
+const CHUNK: usize = 64 << 10;
+
+/// What crashed guests left in the files that were read.
+#[derive(Debug, Default)]
+pub struct Search {
+    /// In the order in which they were found.
+    dumps: Vec<Dump>,
+    /// The number of bytes in these.
+    held: usize,
+    /// How many dumps were given up.
+    pub(crate) given_up: usize,
+    /// Why a guest wrote no dump.
+    pub(crate) refusal: Option<String>,
+    /// What the files seem to be, if that explains why nothing is found or something is missing.
+    pub(crate) obstacle: Option<&'static str>,
+}
+
+/// A dump as lines of a log or a block of memory bring it.
+#[derive(Debug)]
+struct Dump {
+    identity: u32,
+    lines: BTreeMap<u32, [u8; BYTES]>,
+    block: Vec<u8>,
+}
 
 /// What a guest left when it crashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Remains<'b> {
-    pub(crate) place: FoundAt,
-    /// The recording file; where it is not whole, what there is of it.
-    pub file: Cow<'b, [u8]>,
-    /// Why it is not whole.
+pub struct Remains {
+    /// A recording file: the guest's, or one of what there is of it. Empty if that is too little.
+    pub file: Vec<u8>,
+    /// What is missing, if anything is.
     pub missing: Option<Missing>,
+    /// The guest's name, if it is known.
+    pub(crate) guest: Option<String>,
+    /// When the guest crashed, in ns since 1970-01-01 UTC; 0 if that is not known.
+    pub(crate) unix_ns: u64,
 }
 
-/// Where something was found.
+/// How much of a dump is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FoundAt {
-    /// In a log, in lines from this one on, counted from 1.
-    Line(usize),
-    /// In memory, from this byte on.
-    Byte(usize),
+pub struct Missing {
+    /// How many bytes there are.
+    pub(crate) found: usize,
+    /// How many there should be, if that is known.
+    pub(crate) of: Option<u64>,
+    is_log: bool,
 }
 
-/// Why something is not whole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Missing {
-    /// The log lacks its beginning: the number of the first line that is there.
-    Beginning(u32),
-    /// The log lacks lines: the number of the first of them, and how many it should have, where
-    /// that is known.
-    Lines(u32, Option<u64>),
-    /// The block of memory is not whole.
-    Block(BlockError),
-}
-
-impl fmt::Display for FoundAt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Line(line) => write!(f, "line {line} of the log"),
-            Self::Byte(byte) => write!(f, "byte {byte:#x} of the memory"),
-        }
+impl Missing {
+    /// The percentage that there is.
+    pub(crate) fn percent(&self) -> Option<u64> {
+        self.of.map(|of| (self.found as u64).saturating_mul(100) / of.max(1))
     }
 }
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Beginning(first) => write!(
-                f,
-                "the beginning of the dump is missing from the log: expected the line \
-                 `{MARK}00000`, found \
-                 `{MARK}{first:05x}`"
-            ),
-            Self::Lines(first, of) => {
-                write!(f, "the line `{MARK}{first:05x}` is missing from the log")?;
-                match of {
-                    Some(lines) => write!(f, " or damaged; expected {lines} lines"),
-                    None => write!(f, " or damaged"),
-                }
+        let lines = |bytes: u64| bytes.div_ceil(BYTES as u64);
+        match (self.is_log, self.of) {
+            (true, Some(of)) => {
+                let (of, found) = (lines(of), lines(self.found as u64));
+                write!(f, "{} of the dump's {of} lines are not in the log", of - found.min(of))
             }
-            Self::Block(error) => error.fmt(f),
+            (true, None) => f.write_str("the log lacks lines of the dump, also its first"),
+            (false, _) => f.write_str("the dump's block in memory was cut or overwritten"),
         }
     }
-}
-
-/// All that crashed guests left in these bytes, in their order: blocks of memory first.
-pub fn find(bytes: &[u8]) -> Vec<Remains<'_>> {
-    let mut all = in_memory(bytes);
-    all.extend(in_log(bytes));
-    all
 }
 
 /// What a file that is no recording seems to be.
@@ -92,33 +103,21 @@ pub enum Holder {
     Core,
 }
 
-/// Looks whether [`find`] would find something, in the first 256 MiB; `None` where not, and it is
-/// no dump of memory either. It needs little memory.
-pub(crate) fn holder(mut source: impl Read) -> io::Result<Option<Holder>> {
-    const MOST: usize = 256 << 20;
-    const CHUNK: usize = 64 << 10;
-    // Longer than a line of a log with what a host puts before it, and than a block's head.
-    const OVERLAP: usize = 1 << 10;
-    let (mut window, mut looked) = (Vec::with_capacity(CHUNK + OVERLAP), 0);
-    let mut is_core = false;
-    loop {
-        let held = window.len();
-        let read = source.by_ref().take(CHUNK as u64).read_to_end(&mut window)?;
-        if looked == 0 {
-            is_core = is_core_file(&window);
-        }
-        if has_block(&window) {
-            return Ok(Some(Holder::Memory));
-        }
-        if marked_lines(&window).any(|(_, line)| console::piece(line).is_some()) {
-            return Ok(Some(Holder::Log));
-        }
-        looked += read;
-        if read == 0 || looked >= MOST {
-            return Ok(is_core.then_some(Holder::Core));
-        }
-        window.drain(..(held + read).saturating_sub(OVERLAP));
-    }
+/// Looks whether a [`Search`] would find something, in the first 256 MiB; `None` where not, and it
+/// is no dump of memory either.
+pub(crate) fn holder(source: impl Read) -> io::Result<Option<Holder>> {
+    const MOST: u64 = 256 << 20;
+    let mut search = Search::default();
+    let mut is_core = None;
+    search.scan(source.take(MOST), |search, chunk| {
+        is_core.get_or_insert_with(|| is_core_file(chunk));
+        !search.dumps.is_empty()
+    })?;
+    Ok(match search.dumps.first() {
+        Some(dump) if dump.block.is_empty() => Some(Holder::Log),
+        Some(_) => Some(Holder::Memory),
+        None => is_core.filter(|is_core| *is_core).map(|_| Holder::Core),
+    })
 }
 
 /// Whether these bytes begin an ELF file of the type that holds memory.
@@ -128,8 +127,297 @@ fn is_core_file(bytes: &[u8]) -> bool {
     bytes.starts_with(b"\x7fELF") && bytes.get(TYPE..TYPE + 2) == Some(&[ET_CORE, 0])
 }
 
-fn has_block(bytes: &[u8]) -> bool {
-    block_heads(bytes).next().is_some()
+/// Beginnings of files in which nothing can be found, with what they are.
+const OTHER_FILES: [(&[u8], &str); 8] = [
+    (b"\xfd7zXZ\0", "compressed by xz: decompress it first"),
+    (b"\x28\xb5\x2f\xfd", "compressed by zstd: decompress it first"),
+    (b"BZh", "compressed by bzip2: decompress it first"),
+    (b"\x04\x22\x4d\x18", "compressed by lz4: decompress it first"),
+    (b"PK\x03\x04", "a zip archive: extract it first"),
+    (b"KDUMP   ", KDUMP),
+    (b"DISKDUMP", KDUMP),
+    (b"makedumpfile", KDUMP),
+];
+
+const KDUMP: &str = "a compressed kdump: write it as an ELF core, without compression \
+                     (`makedumpfile -E`, or `xl dump-core`)";
+
+/// Texts in which lines of a dump are encoded, with what they are.
+const OTHER_TEXTS: [(&[u8], &str); 5] = [
+    (b"dW5pa3Byb2Y6", BASE64),
+    (b"VuaWtwcm9mO", BASE64),
+    (b"1bmlrcHJvZj", BASE64),
+    (b"117,110,105,107,112,114,111,102,58", BYTE_ARRAYS),
+    (b"117, 110, 105, 107, 112, 114, 111, 102, 58", BYTE_ARRAYS),
+];
+
+const BASE64: &str = "a log whose lines are encoded in base64: decode them first";
+const BYTE_ARRAYS: &str = "a journal whose messages are arrays of bytes: export it as text \
+                           (`journalctl -o cat --all`)";
+
+/// The longest of [`OTHER_TEXTS`], less one.
+const OVERLAP: usize = 41;
+
+impl Search {
+    /// Reads a file, also one that is compressed by gzip.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read.
+    pub fn read(&mut self, source: impl Read) -> io::Result<()> {
+        let mut before = Vec::new();
+        let mut obstacle = None;
+        let texts = OTHER_TEXTS.map(|(text, what)| (memmem::Finder::new(text), what));
+        self.scan(source, |_, chunk| {
+            // Memory is no text.
+            if memchr(0, chunk).is_some() {
+                return false;
+            }
+            before.extend_from_slice(chunk);
+            let is_in = |(text, _): &&(memmem::Finder<'_>, _)| text.find(&before).is_some();
+            obstacle = obstacle.or_else(|| texts.iter().find(is_in).map(|(_, what)| *what));
+            before.drain(..before.len().saturating_sub(OVERLAP));
+            false
+        })?;
+        self.obstacle = self.obstacle.or(obstacle);
+        Ok(())
+    }
+
+    /// Reads until `is_enough`, which is given each part.
+    fn scan(
+        &mut self,
+        mut source: impl Read,
+        mut is_enough: impl FnMut(&Search, &[u8]) -> bool,
+    ) -> io::Result<()> {
+        let mut start = Vec::new();
+        source.by_ref().take(64).read_to_end(&mut start)?;
+        let known = OTHER_FILES.iter().find(|(magic, _)| start.starts_with(magic));
+        self.obstacle = self.obstacle.or(known.map(|(_, what)| *what));
+        let is_compressed = start.starts_with(&[0x1f, 0x8b]);
+        let source = start.chain(source);
+        let mut source: Box<dyn Read> =
+            if is_compressed { Box::new(MultiGzDecoder::new(source)) } else { Box::new(source) };
+        let (mut log, mut memory) = (LogScanner::default(), MemoryScanner::default());
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            let read = match source.read(&mut chunk) {
+                Ok(read) => read,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) if is_compressed => {
+                    self.obstacle = Some("compressed by gzip, and damaged or cut");
+                    0
+                }
+                Err(error) => return Err(error),
+            };
+            log.feed(&chunk[..read], self);
+            memory.feed(&chunk[..read], self);
+            if is_enough(self, &chunk[..read]) || read == 0 {
+                memory.end(self);
+                return Ok(());
+            }
+        }
+    }
+
+    /// What was found. The same dump counts once, however often and in which forms it was found.
+    pub fn finish(self) -> Vec<Remains> {
+        self.dumps.into_iter().map(Dump::remains).collect()
+    }
+
+    fn dump(&mut self, identity: u32, length: usize) -> &mut Dump {
+        self.held += length;
+        while self.dumps.len() > MOST_DUMPS || self.held > MOST_HELD && self.dumps.len() > 1 {
+            let oldest = self.dumps.remove(0);
+            self.held -= oldest.lines.len() * BYTES + oldest.block.len();
+            self.given_up += 1;
+        }
+        let known = self.dumps.iter().rposition(|dump| dump.identity == identity);
+        let at = known.unwrap_or_else(|| {
+            self.dumps.push(Dump { identity, lines: BTreeMap::new(), block: Vec::new() });
+            self.dumps.len() - 1
+        });
+        &mut self.dumps[at]
+    }
+
+    fn line(&mut self, piece: &Piece) {
+        let dump = self.dump(piece.dump, BYTES);
+        if dump.lines.insert(piece.number, piece.bytes).is_some() {
+            self.held -= BYTES;
+        }
+    }
+
+    /// Takes memory that begins with a block's head; if the block is not whole, also the blocks
+    /// within it.
+    fn block(&mut self, memory: &[u8]) {
+        /// The maximum number of blocks within another.
+        const MOST: usize = 16;
+        if self.take_block(memory) {
+            return;
+        }
+        let mut from = 1;
+        for _ in 0..MOST {
+            let Some(at) = block_heads(&memory[from..]).next() else {
+                return;
+            };
+            from += at;
+            let length = block_length(&memory[from..]).min(memory.len() - from);
+            let is_whole = self.take_block(&memory[from..from + length]);
+            from += if is_whole { length } else { 1 };
+        }
+    }
+
+    /// Takes a block, and tells whether it is whole.
+    fn take_block(&mut self, memory: &[u8]) -> bool {
+        let is_whole = BlockHead::file(memory).is_ok();
+        let identity = memory.get(BlockHead::LENGTH - 4..).and_then(|rest| rest.first_chunk());
+        let identity = identity.map_or(0, |identity| u32::from_le_bytes(*identity));
+        let dump = self.dump(identity, memory.len());
+        let is_known = BlockHead::file(&dump.block).is_ok();
+        let before = dump.block.len();
+        if is_known || !is_whole && before > memory.len() {
+            self.held -= memory.len();
+        } else {
+            dump.block = memory.to_vec();
+            self.held -= before;
+        }
+        is_whole
+    }
+}
+
+impl Dump {
+    fn remains(self) -> Remains {
+        // The bytes that there are, in parts without a gap.
+        let mut parts: Vec<Vec<u8>> = Vec::new();
+        let mut next = 0;
+        let from_lines = self.block.len() < self.lines.len() * BYTES;
+        if !from_lines {
+            parts.push(self.block);
+        } else {
+            for (number, bytes) in &self.lines {
+                match parts.last_mut() {
+                    Some(part) if *number == next => part.extend_from_slice(bytes),
+                    _ => parts.push(bytes.to_vec()),
+                }
+                next = number + 1;
+            }
+        }
+        let begins = !from_lines || self.lines.contains_key(&0);
+        let first = parts.first().filter(|_| begins);
+        let file = first.and_then(|first| BlockHead::file(first).ok());
+        let described = described(&parts);
+        let (guest, unix_ns) = described.unwrap_or_default();
+        if let Some(file) = file {
+            return Remains { file: file.to_vec(), missing: None, guest, unix_ns };
+        }
+        let head = first.and_then(|first| first.first_chunk()).and_then(BlockHead::decode);
+        let missing = Missing {
+            found: parts.iter().map(Vec::len).sum(),
+            of: head.map(|head| head.length.saturating_add(BlockHead::LENGTH as u64)),
+            is_log: from_lines,
+        };
+        let file = assemble(&parts, &missing.to_string()).unwrap_or_default();
+        Remains { file, missing: Some(missing), guest, unix_ns }
+    }
+}
+
+/// Finds the lines of dumps in a text, whatever is between their letters that is no text: ends of
+/// lines, where lines are wrapped, and zeros, where characters are of two bytes.
+#[derive(Default)]
+struct LogScanner {
+    /// How much of the mark the last bytes are.
+    matched: usize,
+    /// What follows the last mark.
+    text: Option<Vec<u8>>,
+}
+
+impl LogScanner {
+    fn feed(&mut self, mut bytes: &[u8], search: &mut Search) {
+        while let Some((&byte, rest)) = bytes.split_first() {
+            bytes = rest;
+            if self.matched == 0 && self.text.is_none() && byte != MARK.as_bytes()[0] {
+                let Some(at) = memchr(MARK.as_bytes()[0], bytes) else {
+                    return;
+                };
+                (self.matched, bytes) = (1, &bytes[at + 1..]);
+            } else {
+                self.push(byte, search);
+            }
+        }
+    }
+
+    fn push(&mut self, byte: u8, search: &mut Search) {
+        const REFUSAL: &[u8] = b" no crash dump: ";
+        const MOST: usize = 200;
+        if let Some(text) = &mut self.text
+            && text.starts_with(REFUSAL)
+            && (matches!(byte, b'\n' | b'\r' | b'"' | b'\\') || text.len() == MOST)
+        {
+            let reason = String::from_utf8_lossy(&text[REFUSAL.len()..]);
+            search.refusal = Some(reason.trim().to_owned());
+            self.text = None;
+        }
+        if byte < b' ' {
+            return;
+        }
+        let mark = MARK.as_bytes();
+        let is_next = mark[self.matched] == byte;
+        self.matched = if is_next { self.matched + 1 } else { usize::from(byte == mark[0]) };
+        if self.matched == mark.len() {
+            (self.matched, self.text) = (0, Some(Vec::with_capacity(LETTERS)));
+            return;
+        }
+        let Some(text) = &mut self.text else {
+            return;
+        };
+        text.push(byte);
+        let is_refusal = text.starts_with(&REFUSAL[..text.len().min(REFUSAL.len())]);
+        if !is_refusal && console::value(byte).is_none() {
+            self.text = None;
+        } else if !is_refusal && text.len() == LETTERS {
+            if let Some(piece) = Piece::decode(text) {
+                search.line(&piece);
+            }
+            self.text = None;
+        }
+    }
+}
+
+/// Finds blocks in memory.
+#[derive(Default)]
+struct MemoryScanner {
+    /// What was read since the current block began, or what may be the beginning of a head.
+    held: Vec<u8>,
+    /// The length of the current block.
+    length: Option<usize>,
+}
+
+impl MemoryScanner {
+    fn feed(&mut self, bytes: &[u8], search: &mut Search) {
+        self.held.extend_from_slice(bytes);
+        loop {
+            let Some(length) = self.length else {
+                let begun = self.held.len().saturating_sub(BlockHead::LENGTH - 1);
+                let head = block_heads(&self.held).next();
+                self.held.drain(..head.unwrap_or(begun));
+                if head.is_none() {
+                    return;
+                }
+                self.length = Some(block_length(&self.held));
+                continue;
+            };
+            if self.held.len() < length {
+                return;
+            }
+            let rest = self.held.split_off(length);
+            search.block(&self.held);
+            (self.held, self.length) = (rest, None);
+        }
+    }
+
+    fn end(&mut self, search: &mut Search) {
+        if self.length.take().is_some() {
+            search.block(&self.held);
+        }
+    }
 }
 
 /// Where blocks begin. A program that writes such blocks has their magic as well, without the rest
@@ -142,129 +430,11 @@ fn block_heads(bytes: &[u8]) -> impl Iterator<Item = usize> {
     })
 }
 
-fn in_memory(bytes: &[u8]) -> Vec<Remains<'_>> {
-    let mut all = Vec::new();
-    let mut from = 0;
-    for at in block_heads(bytes) {
-        // What a whole block holds is its own.
-        if at < from {
-            continue;
-        }
-        let memory = &bytes[at..];
-        let remains = of_block(memory, FoundAt::Byte(at));
-        if remains.missing.is_none() {
-            from = at + BlockHead::LENGTH + remains.file.len();
-        }
-        all.push(remains);
-    }
-    all
-}
-
-/// What is in a block that begins with a head.
-fn of_block(memory: &[u8], place: FoundAt) -> Remains<'_> {
-    let (file, missing) = match BlockHead::file(memory) {
-        Ok(file) => (file, None),
-        Err(error) => {
-            let rest = memory.get(BlockHead::LENGTH..).unwrap_or_default();
-            let head = memory.first_chunk().and_then(BlockHead::decode);
-            let length = head.and_then(|head| usize::try_from(head.length).ok());
-            let file = length.and_then(|length| rest.get(..length));
-            (file.unwrap_or(rest), Some(Missing::Block(error)))
-        }
-    };
-    Remains { place, file: file.into(), missing }
-}
-
-/// The lines that hold the mark, with their numbers, counted from 1.
-fn marked_lines(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
-    let mark = memmem::Finder::new(MARK);
-    let (mut number, mut from) = (1, 0);
-    std::iter::from_fn(move || {
-        let rest = bytes.get(from..)?;
-        let at = mark.find(rest)?;
-        let start = memrchr(b'\n', &rest[..at]).map_or(0, |end| end + 1);
-        let length = memchr(b'\n', &rest[start..]).unwrap_or(rest.len() - start);
-        number += memchr_iter(b'\n', &rest[..start]).count();
-        let line = (number, &rest[start..start + length]);
-        from += start + length + 1;
-        number += 1;
-        Some(line)
-    })
-}
-
-fn in_log(bytes: &[u8]) -> Vec<Remains<'static>> {
-    let mut all = Vec::new();
-    let mut current: Option<Block> = None;
-    for (line, text) in marked_lines(bytes) {
-        let Some(piece) = console::piece(text) else {
-            continue;
-        };
-        match &mut current {
-            // A log may hold a line twice.
-            Some(block) if piece.number > 0 || block.is_repeated(&piece) => block.take(&piece),
-            _ => {
-                all.extend(current.take().map(Block::end));
-                current = Some(Block::begin(line, &piece));
-            }
-        }
-    }
-    all.extend(current.map(Block::end));
-    all
-}
-
-/// A block as lines bring it.
-struct Block {
-    line: usize,
-    memory: Vec<u8>,
-    next: u32,
-    missing: Option<Missing>,
-}
-
-impl Block {
-    fn begin(line: usize, piece: &Piece) -> Self {
-        let mut block = Self { line, memory: Vec::new(), next: 0, missing: None };
-        if piece.number > 0 {
-            block.missing = Some(Missing::Beginning(piece.number));
-        }
-        block.take(piece);
-        block
-    }
-
-    /// Is it the beginning that is there already, with nothing behind it yet?
-    fn is_repeated(&self, piece: &Piece) -> bool {
-        self.next == 1 && self.memory == piece.bytes()
-    }
-
-    fn take(&mut self, piece: &Piece) {
-        if self.missing.is_some() || piece.number < self.next {
-            return;
-        }
-        if piece.number > self.next {
-            self.missing = Some(Missing::Lines(self.next, None));
-            return;
-        }
-        self.memory.extend_from_slice(piece.bytes());
-        self.next += 1;
-    }
-
-    fn end(self) -> Remains<'static> {
-        let place = FoundAt::Line(self.line);
-        let head = self.memory.first_chunk().and_then(BlockHead::decode);
-        let of = head.map(|head| {
-            let bytes = head.length.saturating_add(BlockHead::LENGTH as u64);
-            bytes.div_ceil(console::BYTES as u64)
-        });
-        let lines = Some(Missing::Lines(self.next, of));
-        let remains = of_block(&self.memory, place);
-        let missing = match (self.missing, remains.missing) {
-            (Some(Missing::Lines(..)), Some(_))
-            | (None, Some(Missing::Block(BlockError::Cut(_)))) => lines,
-            // What is missing may lie behind the block.
-            (Some(Missing::Lines(..)), None) => None,
-            (known, found) => known.or(found),
-        };
-        Remains { place, file: remains.file.into_owned().into(), missing }
-    }
+/// The length of a block with its head, by its head.
+fn block_length(memory: &[u8]) -> usize {
+    let head = memory.first_chunk().and_then(BlockHead::decode);
+    let length = head.and_then(|head| usize::try_from(head.length).ok()).unwrap_or(usize::MAX);
+    length.saturating_add(BlockHead::LENGTH).min(MOST_BLOCK)
 }
 
 #[cfg(test)]
@@ -278,88 +448,61 @@ mod tests {
         [&BlockHead::of(file).encode()[..], file].concat()
     }
 
-    /// A log as a host keeps it: with a prefix, and with other lines between.
-    fn log(file: &[u8], number: usize) -> Vec<String> {
-        let block = block(file);
-        let lines = Lines::of(&block).flat_map(|line| {
-            [format!("(d{number}) {line}\r"), "netfront: unikprof: a word".to_owned()]
-        });
-        let first = "xen-guest: panicked".to_owned();
-        std::iter::once(first).chain(lines).collect()
-    }
-
     fn file(length: usize, seed: usize) -> Vec<u8> {
         (0..length).map(|index| (index * 31 + seed) as u8).collect()
     }
 
-    /// Guards against a part taken for the whole: of the log there is the end alone, the beginning,
-    /// or not all between.
-    #[test]
-    fn what_is_missing_is_told() {
-        let whole = file(500, 1);
-        let lines = log(&whole, 1);
-        let find_in = |lines: &[String]| in_log(lines.join("\n").as_bytes());
-
-        let end = find_in(&lines[3..]);
-        assert_eq!(end[0].missing, Some(Missing::Beginning(1)));
-        assert!(end[0].file.is_empty());
-
-        let beginning = find_in(&lines[..7]);
-        assert_eq!(beginning[0].missing, Some(Missing::Lines(3, Some(14))));
-        assert!(whole.starts_with(&beginning[0].file));
-        assert_eq!(beginning[0].file.len(), 3 * 39 - BlockHead::LENGTH);
-
-        let mut between = lines.clone();
-        between[5] = between[5].replace(':', ";");
-        let between = find_in(&between);
-        assert_eq!(between[0].missing, Some(Missing::Lines(2, Some(14))));
-        assert_eq!(between.len(), 1);
-
-        let mut twice = lines.clone();
-        twice.insert(1, lines[1].clone());
-        twice.insert(4, lines[3].clone());
-        assert_eq!(find_in(&twice)[0].file, whole);
-        assert_eq!(find_in(&twice)[0].missing, None);
+    fn find(bytes: &[u8]) -> Vec<Remains> {
+        let mut search = Search::default();
+        search.read(bytes).unwrap();
+        search.finish()
     }
 
-    /// Two guests that crash at once share Xen's log: no mixture of both is a file.
-    #[test]
-    fn a_mixture_is_no_file() {
-        let lines = [log(&file(500, 1), 1), log(&file(500, 2), 2)];
-        let mixed: Vec<_> =
-            (0..lines[0].len()).map(|index| lines[index / 2 % 2][index].clone()).collect();
-        let mixed = mixed.join("\n");
-        let found = find(mixed.as_bytes());
-        assert!(found.iter().all(|one| one.missing.is_some()), "{found:?}");
+    fn log(file: &[u8]) -> String {
+        Lines::of(&block(file))
+            .map(|line| format!("(d1) {line}\r\nnetfront: unikprof: a word\n"))
+            .collect()
     }
 
     #[test]
     fn blocks_in_memory_are_found_wherever_they_lie() {
         let (first, second) = (file(500, 1), file(70, 2));
-        let mut memory = vec![0x89; 77];
+        let mut memory = vec![0x89; CHUNK - 30];
         memory.extend(BlockHead::MAGIC);
-        memory.extend([0; 100]);
+        memory.extend([0; 10]);
         let at = memory.len();
         memory.extend(block(&first));
         memory.extend(file(99, 3));
         memory.extend(block(&second));
         let found = find(&memory);
         assert_eq!(found.len(), 2);
-        assert_eq!(
-            (found[0].place, &*found[0].file, found[0].missing),
-            (FoundAt::Byte(at), &*first, None)
-        );
-        assert_eq!((&*found[1].file, found[1].missing), (&*second, None));
+        assert_eq!((&found[0].file, found[0].missing), (&first, None));
+        assert_eq!((&found[1].file, found[1].missing), (&second, None));
 
         let cut = find(&memory[..memory.len() - 1]);
-        let error = BlockError::Cut(94);
-        assert_eq!(cut[1].missing, Some(Missing::Block(error)));
-        assert_eq!(*cut[1].file, second[..69]);
+        let missing = Missing { found: 93, of: Some(94), is_log: false };
+        assert_eq!(cut[1].missing, Some(missing));
         memory[at + 300] ^= 1;
         let altered = find(&memory);
-        assert!(matches!(altered[0].missing, Some(Missing::Block(BlockError::Checksum(..)))));
-        assert_eq!(altered[0].file.len(), 500);
+        assert!(altered[0].missing.is_some() && altered[0].file.is_empty());
         assert_eq!(altered[1].missing, None);
+        // The longer one was cut: the other lies where the rest of it should.
+        let within = [&block(&file(9999, 4))[..200], &block(&second)].concat();
+        let within = find(&within);
+        assert_eq!((&within[1].file, within[1].missing), (&second, None));
+    }
+
+    /// The block and its lines lie in one dump of memory, where the console's buffer has the last of
+    /// them.
+    #[test]
+    fn a_dump_counts_once_in_whatever_forms_it_is_there() {
+        let (left, earlier) = (file(3000, 1), file(300, 2));
+        let text = log(&left);
+        let memory = [block(&left), text.as_bytes()[text.len() - 2048..].to_vec()].concat();
+        let found = find(&[log(&earlier).into_bytes(), memory].concat());
+        assert_eq!(found.len(), 2);
+        assert_eq!((&found[0].file, found[0].missing), (&earlier, None));
+        assert_eq!((&found[1].file, found[1].missing), (&left, None));
     }
 
     /// Guards an error that leaves whom a guest has crashed alone with its log: wherever in it the
@@ -368,8 +511,8 @@ mod tests {
     fn what_would_be_found_is_seen_wherever_it_lies() {
         let holder = |bytes: &[u8]| holder(bytes).unwrap();
         let left = file(500, 1);
-        let lines = log(&left, 1).join("\n");
-        for before in [0, 100, (64 << 10) - 30, (64 << 10) - 1, 3 << 20] {
+        let lines = log(&left);
+        for before in [0, 100, CHUNK - 30, CHUNK - 1, 3 << 20] {
             let other = vec![b'\n'; before];
             let text = [&other[..], lines.as_bytes()].concat();
             assert_eq!(holder(&text), Some(Holder::Log), "{before}");
@@ -392,9 +535,41 @@ mod tests {
         }
         // A head that tells of more than there can be.
         let head = BlockHead { length: u64::MAX, checksum: 0 };
-        let head = head.encode();
-        let found = find(&head);
-        assert_eq!(found[0].missing, Some(Missing::Block(BlockError::Cut(u64::MAX))));
-        assert!(found[0].file.is_empty());
+        let found = find(&head.encode());
+        let missing = Missing { found: 24, of: Some(u64::MAX), is_log: false };
+        assert_eq!((found[0].missing, found[0].file.len()), (Some(missing), 0));
+    }
+
+    /// Guards against advice to look at the guest's panic handler, where the log is what it lies at.
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        use base64::Engine as _;
+        let text = log(&file(500, 1));
+        let encoded = |before: usize| {
+            let text = [&vec![b' '; before][..], text.as_bytes()].concat();
+            base64::engine::general_purpose::STANDARD.encode(text).into_bytes()
+        };
+        let numbers = |between: &str| {
+            let numbers: Vec<String> = text.bytes().map(|byte| byte.to_string()).collect();
+            format!("{{\"MESSAGE\":[{}]}}", numbers.join(between)).into_bytes()
+        };
+        let files = [
+            (encoded(0), BASE64),
+            (encoded(1), BASE64),
+            (encoded(2), BASE64),
+            (numbers(","), BYTE_ARRAYS),
+            (numbers(", "), BYTE_ARRAYS),
+        ];
+        let magics = OTHER_FILES.iter().map(|(magic, what)| (magic.to_vec(), *what));
+        for (bytes, what) in files.into_iter().chain(magics) {
+            let mut search = Search::default();
+            search.read(&bytes[..]).unwrap();
+            assert_eq!(search.obstacle, Some(what));
+            assert_eq!(search.finish(), []);
+        }
+        let refused = "up\nunikprof: no crash dump: the block is too small\r\nunikprof: more\n";
+        let mut search = Search::default();
+        search.read(refused.as_bytes()).unwrap();
+        assert_eq!(search.refusal.as_deref(), Some("the block is too small"));
     }
 }

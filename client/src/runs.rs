@@ -35,6 +35,17 @@ impl Runs {
         true
     }
 
+    /// Adds the numbers from `first` up to `after`, exclusive, that are not in the set yet.
+    pub(crate) fn unite(&mut self, mut first: u64, after: u64) {
+        while first < after {
+            let known = self.runs.range(..=first).next_back().map_or(first, |(_, end)| *end);
+            first = first.max(known);
+            let end = self.runs.range(first..).next().map_or(after, |(next, _)| after.min(*next));
+            self.add(first, end);
+            first = first.max(end);
+        }
+    }
+
     /// Whether a number is in the set.
     pub(crate) fn contains(&self, number: u64) -> bool {
         let run = self.runs.range(..=number).next_back();
@@ -57,6 +68,10 @@ mod tests {
             assert_eq!(runs.next(), after);
         }
         assert_eq!(runs.runs.len(), 1);
+        for (first, after) in [(50, 52), (54, 55), (45, 60), (60, 61), (45, 46)] {
+            runs.unite(first, after);
+        }
+        assert_eq!(runs.runs.remove(&45), Some(61));
         assert!(!runs.add(0, u64::MAX) && !runs.add(7, 7) && !runs.add(9, 3));
         assert!(!runs.contains(41) && runs.add(41, u64::MAX));
     }

@@ -3,14 +3,23 @@
 //!
 //! The [block](crate::file::BlockHead) of a crashed guest is written in pieces, one per line:
 //! ```text
-//! unikprof:00000:iXVuaWttZW3sGgAAAAAAADvkQh7LhhrGiXVuaWtyZWMBAAEAAAAA:9f1c02ab
+//! unikprof:Hj2Y8QAAAHdoYXQgYSBndWVzdCBsZWZ0IHdoZW4gaXQgY3Jhc2hlZCwgYW5kIHRl54jH
 //! ```
 //!
-//! Each line has the [mark](MARK), the line's number from 0 in five hexadecimal digits, up to
-//! [`BYTES`] bytes in base64 (RFC 4648, padded), and in eight digits the CRC-32C of the number, as
-//! four bytes little-endian, and of the bytes. Only the last line has fewer bytes than the others.
-//! Lines are short enough for Xen's own log, which splits longer ones, and are independent: other
-//! lines may come between, and a timestamp or a domain id in front.
+//! Each line has the [mark](MARK) and [`LETTERS`] letters: 51 bytes in base64 with the alphabet for
+//! URLs (RFC 4648), which no JSON escapes.
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 4 | the dump's identity: the CRC-32C of the head's fields, which ends the block's head |
+//! | 4 | 3 | the line's number, from 0 |
+//! | 7 | 40 | the bytes; zeros follow the last |
+//! | 47 | 4 | the CRC-32C of the 47 bytes before |
+//!
+//! Numbers are little-endian. Lines are short enough for Xen's own log, which splits longer ones, and
+//! are independent: they may come in any order, repeatedly and mixed with those of other dumps.
+//! A long block's first [`REPEATED`] lines come again at its end, so that a log that lost either end
+//! has the beginning of the block.
 
 use core::fmt;
 
@@ -20,42 +29,54 @@ use crate::frame::crc32c;
 pub const MARK: &str = "unikprof:";
 
 /// The number of bytes in a line.
-pub const BYTES: usize = 39;
+pub const BYTES: usize = 40;
 
-/// The length of the longest line, without the newline.
-pub const LONGEST: usize = MARK.len() + DIGITS + 1 + BYTES.div_ceil(3) * 4 + 1 + 8;
+/// The number of letters after the mark.
+pub const LETTERS: usize = 68;
 
-/// The maximum number of bytes that lines can carry, limited by the line's number.
-pub const MAX_BYTES: usize = BYTES << (4 * DIGITS);
+/// The number of lines that are repeated at the end: with their newlines less than 16 KiB of text.
+pub const REPEATED: u32 = 200;
 
-/// Hexadecimal digits of a line's number.
-const DIGITS: usize = 5;
+/// The maximum number of bytes that lines can carry.
+pub const MAX_BYTES: usize = BYTES << 20;
 
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+/// The length of a line, without the newline.
+const LENGTH: usize = MARK.len() + LETTERS;
+const RAW: usize = LETTERS / 4 * 3;
+/// Where the bytes begin and end among the raw ones.
+const START: usize = 7;
+const END: usize = START + BYTES;
+/// The fields of a block's head before their checksum.
+const FIELDS: usize = crate::file::BlockHead::LENGTH - 4;
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 // Xen collects up to 78 bytes that a guest writes to the port 0xE9, including the newline.
-const _: () = assert!(LONGEST < 78 && BYTES.is_multiple_of(3));
+const _: () = assert!(LENGTH < 78 && RAW == END + 4);
 
 /// The lines of a block, at most [`MAX_BYTES`] of it.
 ///
 /// ```
-/// use unikprof_proto::console::{Lines, piece};
+/// use unikprof_proto::console::{Lines, MARK, Piece};
 ///
 /// for line in Lines::of(&[7; 50]) {
-///     let piece = piece(line.as_str().as_bytes()).unwrap();
-///     assert_eq!(piece.bytes()[0], 7);
+///     let letters = line.as_str().strip_prefix(MARK).unwrap();
+///     let piece = Piece::decode(letters.as_bytes()).unwrap();
+///     assert_eq!(piece.bytes[0], 7);
 /// }
 /// ```
 #[derive(Debug, Clone)]
 pub struct Lines<'b> {
-    number: u32,
-    rest: &'b [u8],
+    block: &'b [u8],
+    dump: u32,
+    next: u32,
 }
 
 impl<'b> Lines<'b> {
     /// The lines of this block.
     pub fn of(block: &'b [u8]) -> Self {
-        Self { number: 0, rest: block.get(..MAX_BYTES).unwrap_or(block) }
+        let block = block.get(..MAX_BYTES).unwrap_or(block);
+        Self { block, dump: crc32c(0, block.get(..FIELDS).unwrap_or(block)), next: 0 }
     }
 }
 
@@ -63,62 +84,29 @@ impl Iterator for Lines<'_> {
     type Item = Line;
 
     fn next(&mut self) -> Option<Line> {
-        if self.rest.is_empty() {
-            return None;
-        }
-        let (bytes, rest) = self.rest.split_at(self.rest.len().min(BYTES));
-        let line = Line::new(self.number, bytes);
-        self.number += 1;
-        self.rest = rest;
-        Some(line)
+        let lines = self.block.len().div_ceil(BYTES) as u32;
+        let repeated = if lines > REPEATED { REPEATED } else { 0 };
+        let number = match self.next {
+            next if next < lines => next,
+            next if next - lines < repeated => next - lines,
+            _ => return None,
+        };
+        self.next += 1;
+        let rest = self.block.get(number as usize * BYTES..)?;
+        let mut piece = Piece { dump: self.dump, number, bytes: [0; BYTES] };
+        piece.bytes.iter_mut().zip(rest).for_each(|(place, byte)| *place = *byte);
+        Some(Line(piece.encode()))
     }
 }
 
 /// A line without its newline.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Line {
-    text: [u8; LONGEST],
-    length: usize,
-}
+pub struct Line([u8; LENGTH]);
 
 impl Line {
-    fn new(number: u32, bytes: &[u8]) -> Self {
-        let mut line = Self { text: [0; LONGEST], length: 0 };
-        line.push(MARK.as_bytes());
-        line.push_hexadecimal(number, DIGITS);
-        line.push(b":");
-        for three in bytes.chunks(3) {
-            let byte = |index| u32::from(three.get(index).copied().unwrap_or(0));
-            let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-            for index in 0..4 {
-                let six = bits >> (18 - 6 * index) & 63;
-                let is_padding = index > three.len();
-                line.push(&[if is_padding { b'=' } else { ALPHABET[six as usize] }]);
-            }
-        }
-        line.push(b":");
-        line.push_hexadecimal(checksum(number, bytes), 8);
-        line
-    }
-
-    fn push(&mut self, text: &[u8]) {
-        if let Some(place) = self.text.get_mut(self.length..self.length + text.len()) {
-            place.copy_from_slice(text);
-            self.length += text.len();
-        }
-    }
-
-    fn push_hexadecimal(&mut self, number: u32, digits: usize) {
-        for index in (0..digits).rev() {
-            let digit = number >> (4 * index) & 15;
-            self.push(&[b"0123456789abcdef"[digit as usize]]);
-        }
-    }
-
     /// The line's text: ASCII.
     pub fn as_str(&self) -> &str {
-        let text = self.text.get(..self.length).unwrap_or_default();
-        core::str::from_utf8(text).unwrap_or_default()
+        core::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 
@@ -137,76 +125,55 @@ impl fmt::Display for Line {
 /// The contents of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
+    /// The identity of the dump that the line is part of.
+    pub dump: u32,
     /// The line's number.
     pub number: u32,
-    bytes: [u8; BYTES],
-    length: usize,
+    /// The bytes; in the last line, zeros follow them.
+    pub bytes: [u8; BYTES],
 }
 
 impl Piece {
-    /// The bytes: [`BYTES`] of them, fewer in the last line.
-    pub fn bytes(&self) -> &[u8] {
-        self.bytes.get(..self.length).unwrap_or_default()
-    }
-}
-
-/// The first complete piece in a line of a log, whatever is before and after it.
-pub fn piece(line: &[u8]) -> Option<Piece> {
-    let mark = MARK.as_bytes();
-    let mut marks = line.windows(mark.len()).enumerate();
-    marks.find_map(|(at, found)| {
-        let behind = line.get(at + mark.len()..).filter(|_| found == mark)?;
-        parse(behind)
-    })
-}
-
-/// Parses the text after a mark.
-fn parse(text: &[u8]) -> Option<Piece> {
-    let (number, text) = text.split_at_checked(DIGITS)?;
-    let number = hexadecimal(number)?;
-    let text = text.strip_prefix(b":")?;
-    let end = text.iter().position(|&byte| byte == b':')?;
-    let (code, text) = text.split_at(end);
-    let expected = hexadecimal(text.get(1..9)?)?;
-
-    let mut bytes = [0; BYTES];
-    let length = decode(code, &mut bytes)?;
-    let piece = Piece { number, bytes, length };
-    (checksum(number, piece.bytes()) == expected).then_some(piece)
-}
-
-/// Decodes base64 and returns the number of bytes; `None` if it is invalid, or more than a line
-/// has.
-fn decode(code: &[u8], into: &mut [u8; BYTES]) -> Option<usize> {
-    let padding = code.iter().rev().take_while(|&&byte| byte == b'=').count();
-    let letters = code.get(..code.len() - padding)?;
-    let length = letters.len() * 6 / 8;
-    if padding > 2 || !code.len().is_multiple_of(4) || length == 0 {
-        return None;
-    }
-    let bytes = into.get_mut(..length)?;
-    for (three, four) in bytes.chunks_mut(3).zip(letters.chunks(4)) {
-        let mut bits = 0_u32;
-        for (index, letter) in four.iter().enumerate() {
-            let six = ALPHABET.iter().position(|known| known == letter)?;
-            bits |= (six as u32) << (18 - 6 * index);
+    /// Decodes the letters after a mark; `None` if they are not exactly a line's.
+    pub fn decode(letters: &[u8]) -> Option<Self> {
+        let mut raw = [0; RAW];
+        let letters: &[u8; LETTERS] = letters.try_into().ok()?;
+        for (four, three) in letters.chunks(4).zip(raw.chunks_mut(3)) {
+            let bits = four.iter().try_fold(0, |bits, &letter| Some(bits << 6 | value(letter)?))?;
+            three.copy_from_slice(&u32::to_be_bytes(bits)[1..]);
         }
-        for (byte, from) in three.iter_mut().zip(&bits.to_be_bytes()[1..]) {
-            *byte = *from;
-        }
+        let [a, b, c, d, e, f, g, ..] = raw;
+        let is_whole = crc32c(0, &raw[..END]).to_le_bytes() == raw[END..];
+        let mut bytes = [0; BYTES];
+        bytes.copy_from_slice(&raw[START..END]);
+        let (dump, number) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, 0]));
+        let is_whole = is_whole && (number as usize) < MAX_BYTES / BYTES;
+        is_whole.then_some(Self { dump, number, bytes })
     }
-    Some(length)
+
+    fn encode(&self) -> [u8; LENGTH] {
+        let mut raw = [0; RAW];
+        raw[..4].copy_from_slice(&self.dump.to_le_bytes());
+        raw[4..START].copy_from_slice(&self.number.to_le_bytes()[..3]);
+        raw[START..END].copy_from_slice(&self.bytes);
+        let checksum = crc32c(0, &raw[..END]).to_le_bytes();
+        raw[END..].copy_from_slice(&checksum);
+        let mut text = [0; LENGTH];
+        let (mark, letters) = text.split_at_mut(MARK.len());
+        mark.copy_from_slice(MARK.as_bytes());
+        for (four, three) in letters.chunks_mut(4).zip(raw.chunks(3)) {
+            let bits = three.iter().fold(0, |bits, &byte| bits << 8 | u32::from(byte));
+            for (letter, shift) in four.iter_mut().zip([18, 12, 6, 0]) {
+                *letter = ALPHABET[(bits >> shift & 63) as usize];
+            }
+        }
+        text
+    }
 }
 
-fn hexadecimal(digits: &[u8]) -> Option<u32> {
-    digits.iter().try_fold(0, |number, &digit| {
-        let value = char::from(digit).to_digit(16)?;
-        Some(number << 4 | value)
-    })
-}
-
-fn checksum(number: u32, bytes: &[u8]) -> u32 {
-    crc32c(crc32c(0, &number.to_le_bytes()), bytes)
+/// The value of a letter; `None` if it is none of the alphabet.
+pub fn value(letter: u8) -> Option<u32> {
+    ALPHABET.iter().position(|known| *known == letter).map(|value| value as u32)
 }
 
 #[cfg(test)]
@@ -218,7 +185,10 @@ mod tests {
     use std::string::{String, ToString};
     use std::vec::Vec;
 
-    /// Later versions must be able to read old console logs: this text may never change.
+    fn decode(line: &str) -> Option<Piece> {
+        Piece::decode(line.strip_prefix(MARK)?.as_bytes())
+    }
+
     #[test]
     fn a_line_is_as_it_was() {
         let lines: Vec<String> =
@@ -228,25 +198,27 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "unikprof:00000:d2hhdCBhIGd1ZXN0IGxlZnQgd2hlbiBpdCBjcmFzaGVkLCBhbmQg:891170cf",
-                "unikprof:00001:dGhlbiBzb21lIG1vcmUgYnl0ZXM=:c30c3dae",
+                "unikprof:Hj2Y8QAAAHdoYXQgYSBndWVzdCBsZWZ0IHdoZW4gaXQgY3Jhc2hlZCwgYW5kIHRl54jH",
+                "unikprof:Hj2Y8QEAAGhlbiBzb21lIG1vcmUgYnl0ZXMAAAAAAAAAAAAAAAAAAAAAAAAAAACqhVyL",
             ]
         );
     }
 
     #[test]
     fn what_goes_out_comes_back() {
-        for length in 0..4 * BYTES {
+        for length in (0..4 * BYTES).chain([REPEATED as usize * BYTES, 9001]) {
             let block: Vec<u8> = (0..length).map(|index| (index * 37 + length) as u8).collect();
-            let mut back = Vec::new();
-            for (number, line) in (0..).zip(Lines::of(&block)) {
-                assert!(line.as_str().len() <= LONGEST);
-                let text = std::format!("(d7) [12.5] {line}\r");
-                let piece = piece(text.as_bytes()).unwrap();
-                assert_eq!(piece.number, number);
-                back.extend_from_slice(piece.bytes());
+            let mut back = std::vec![0; length.next_multiple_of(BYTES)];
+            let pieces: Vec<Piece> =
+                Lines::of(&block).map(|line| decode(line.as_str()).unwrap()).collect();
+            for piece in &pieces {
+                assert_eq!(piece.dump, pieces[0].dump);
+                back[piece.number as usize * BYTES..][..BYTES].copy_from_slice(&piece.bytes);
             }
-            assert_eq!(back, block);
+            assert_eq!(back[..length], block);
+            let repeated = if length > 9000 { REPEATED as usize } else { 0 };
+            assert_eq!(pieces.len(), length.div_ceil(BYTES) + repeated);
+            assert!(pieces[pieces.len() - repeated..].iter().zip(&pieces).all(|(a, b)| a == b));
         }
     }
 
@@ -254,32 +226,18 @@ mod tests {
     #[test]
     fn what_was_altered_or_cut_is_none() {
         let line = Lines::of(&[9; 20]).next().unwrap();
-        let text = line.as_str().as_bytes();
-        let whole = piece(text);
-        for end in 0..text.len() {
-            assert_eq!(piece(&text[..end]), None, "{end}");
+        let text = line.as_str();
+        for end in MARK.len()..text.len() {
+            assert_eq!(decode(&text[..end]), None, "{end}");
         }
-        for at in 0..text.len() {
-            for other in [b'A', b'0', b'=', b':', 0xff] {
-                let mut altered = text.to_vec();
-                altered[at] = other;
-                // Upper case, and bits that are not used, change nothing.
-                let found = piece(&altered);
-                assert!(found.is_none() || found == whole, "{at}: {other}");
+        for at in MARK.len()..text.len() {
+            for other in ["A", "0", "=", ":", "_"] {
+                let mut altered = String::from(text);
+                altered.replace_range(at..=at, other);
+                assert!(altered == text || decode(&altered).is_none(), "{at}: {other}");
             }
         }
-        // Truncated, and started again on the same line.
-        let twice = [&text[..text.len() / 2], text].concat();
-        assert_eq!(piece(&twice).unwrap().bytes(), [9; 20]);
-        // Base64 of more than a line holds.
-        let long = std::format!("unikprof:00000:{}:00000000", "A".repeat(400));
-        assert_eq!(piece(long.as_bytes()), None);
-    }
-
-    #[test]
-    fn numbers_end_where_their_digits_do() {
-        let line = Line::new(0xf_ffff, &[1]);
-        assert_eq!(piece(line.as_str().as_bytes()).unwrap().number, 0xf_ffff);
-        assert_eq!(MAX_BYTES / BYTES, 1 << 20);
+        let piece = Piece { dump: 1, number: 1 << 20, bytes: [0; BYTES] };
+        assert_eq!(Piece::decode(&piece.encode()[MARK.len()..]), None, "beyond the last line");
     }
 }

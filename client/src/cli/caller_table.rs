@@ -8,6 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::failure::Failure;
+use super::outputs::no_input_is_replaced;
 use super::print;
 use crate::caller_table::{ImageTable, block_bytes};
 use crate::output::AtomicFile;
@@ -71,6 +72,7 @@ pub(super) fn run(arguments: &CallerTableArguments) -> Result<(), Failure> {
         Some(path) => path.clone(),
         None => beside(&arguments.image),
     };
+    no_input_is_replaced([&arguments.image], [path.as_path()])?;
     AtomicFile::create(&path)?.write_whole(|file| file.write_all(&bytes))?;
     let summary =
         Summary { path: &path, rows: table.rows()?.len(), bytes: bytes.len(), table: &table };

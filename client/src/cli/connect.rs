@@ -12,7 +12,7 @@ use super::failure::Failure;
 use super::json;
 use super::leaks::{self, ConnectLeaksArguments};
 use super::names::{self, NameArguments};
-use super::outputs::{Plan, ReportOutput, Target};
+use super::outputs::{Plan, ReportOutput, Target, no_input_is_replaced};
 use super::print;
 use super::recordings::{
     DownloadArguments, RecordArguments, StartArguments, StopArguments, UnwindArguments,
@@ -339,6 +339,7 @@ impl Conversation {
                 time: self.session.connected(),
             },
         )?;
+        no_input_is_replaced(names.files(), plan.files())?;
         let path = plan.recording.path();
         if plan.recording.is_wanted()
             && taken.is_some_and(|taken| holds(path, agent.instance, taken))

@@ -116,7 +116,10 @@ pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
     let outputs = outputs(arguments)?;
     let symbolizer = arguments.names.symbolizer()?;
     let files = [&arguments.base, arguments.new.as_ref().unwrap_or(&arguments.base)];
-    no_input_is_replaced(&files.map(Clone::clone), arguments.output.iter().map(PathBuf::as_path))?;
+    no_input_is_replaced(
+        files.into_iter().chain(arguments.names.files()),
+        arguments.output.iter().map(PathBuf::as_path),
+    )?;
     let others = match arguments.new {
         Some(_) => None,
         None => Some(arguments.time.with_others().ok_or_else(|| {

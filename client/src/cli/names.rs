@@ -55,6 +55,11 @@ impl NameArguments {
         Ok(Symbolizer::new(images).with_raw_names(self.raw_names))
     }
 
+    /// The files that are read.
+    pub(super) fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.image.iter().chain(&self.symbols)
+    }
+
     /// These options as words of a command line that finds the same names, with a space before
     /// each.
     pub(super) fn words(&self) -> String {

@@ -70,6 +70,12 @@ impl RecordingFile {
 }
 
 impl Plan {
+    /// The files that are to be written.
+    pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
+        let reports = self.reports.iter().filter_map(ReportOutput::file);
+        reports.chain([self.recording.path()])
+    }
+
     /// What the patterns mean; no pattern: a recording named after guest, recording and time.
     pub(super) fn new(
         patterns: &[NamePattern],
@@ -280,11 +286,11 @@ fn targets(
 
 /// What is written must not replace what is read, whatever links lead there.
 pub(super) fn no_input_is_replaced<'p>(
-    inputs: &[PathBuf],
+    inputs: impl IntoIterator<Item = &'p PathBuf>,
     outputs: impl IntoIterator<Item = &'p Path>,
 ) -> Result<(), Failure> {
     let inputs: Vec<PathBuf> =
-        inputs.iter().filter_map(|input| input.canonicalize().ok()).collect();
+        inputs.into_iter().filter_map(|input| input.canonicalize().ok()).collect();
     let is_input = |path: &&Path| path.canonicalize().is_ok_and(|path| inputs.contains(&path));
     match outputs.into_iter().find(is_input) {
         None => Ok(()),

@@ -1,18 +1,22 @@
-//! `recover`: extracts a recording from a console log or a memory dump.
+//! `recover`: extracts a recording from console logs or memory dumps.
 
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use jiff::Timestamp;
 use serde_json::json;
 use thiserror::Error;
-use unikprof_proto::console::MARK;
 
 use super::failure::Failure;
+use super::outputs::no_input_is_replaced;
 use super::print;
-use crate::file_bytes::FileBytes;
 use crate::output::AtomicFile;
-use crate::recover::{FoundAt, Remains, find};
+use crate::printable::Printable;
+use crate::recording::{Reading, Recording};
+use crate::recover::{Missing, Remains, Search};
+use crate::units::grouped;
 
 /// The name that means standard input or output.
 const STANDARD: &str = "-";
@@ -20,13 +24,15 @@ const STANDARD: &str = "-";
 #[derive(Debug, Args)]
 #[command(after_help = HELP, arg_required_else_help = true)]
 pub(super) struct RecoverArguments {
-    /// The guest's console log, or a dump of its memory; - is standard input
-    #[arg(value_name = "FILE")]
-    input: PathBuf,
-    /// Write to this file; - is standard output. Default: the input's name followed by .unikprof
+    /// The guest's console log, or a dump of its memory; - is standard input. Several files of a
+    /// rotated log may be given in any order
+    #[arg(value_name = "FILE", required = true)]
+    inputs: Vec<PathBuf>,
+    /// Write to this file; - is standard output. Default: the first input's name followed by
+    /// .unikprof
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Extract this one of several crashes, counted from 1; default: the last complete one
+    /// Extract this one of several crashes, counted from 1; default: the newest by its own time
     #[arg(long, value_name = "NUMBER")]
     crash: Option<usize>,
     /// Print what was found as JSON
@@ -37,8 +43,8 @@ pub(super) struct RecoverArguments {
 const HELP: &str = "\
 If a guest's panic handler writes the agent's crash dump, the guest's last
 seconds are on its console, in lines that begin with `unikprof:`, or in its
-memory. This command finds them among the other contents of the file and writes
-them as a recording.
+memory. This command finds them among the other contents of the files, also if
+these are compressed by gzip, and writes them as a recording.
 
 Examples:
   unikprof-client recover /var/log/xen/console/guest-web.log -o crash.unikprof
@@ -52,58 +58,81 @@ Examples:
 pub(crate) enum RecoverError {
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
+    #[error("{} contains no crash dump: {why}", path.display())]
+    Nothing { path: PathBuf, why: String },
+    #[error("there are {found} crashes; there is no number {asked}")]
+    NoSuchCrash { found: usize, asked: usize },
     #[error(
-        "{} contains no crash dump: expected lines with `{MARK}` as in a console log, or a memory \
-         block; check \
-         that the guest's panic handler writes the agent's crash dump", path.display()
+        "crash dump {number} is unusable: the description of the guest at its beginning, which its \
+         end repeats, is missing ({missing})"
     )]
-    Nothing { path: PathBuf },
-    #[error("{} contains {found} crashes; there is no number {asked}", path.display())]
-    NoSuchCrash { path: PathBuf, found: usize, asked: usize },
-    #[error("the crash dump at {place} is unusable: {reason}")]
-    Unusable { place: FoundAt, reason: String },
+    Unusable { number: usize, missing: Missing },
 }
 
 pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
-    let path = &arguments.input;
+    let first = &arguments.inputs[0];
     let output = output(arguments)?;
-    let bytes = read(path).map_err(|source| RecoverError::Read { path: path.clone(), source })?;
-    let all = find(&bytes);
-    let number = match arguments.crash {
-        Some(asked) if (1..=all.len()).contains(&asked) => asked,
-        Some(asked) => {
-            let found = all.len();
-            let path = path.clone();
-            return Err(RecoverError::NoSuchCrash { path, found, asked }.into());
-        }
-        None => {
-            let whole = all.iter().rposition(|one| one.missing.is_none());
-            whole.map_or(all.len(), |index| index + 1)
-        }
+    no_input_is_replaced(&arguments.inputs, output.as_deref())?;
+    let mut search = Search::default();
+    for path in &arguments.inputs {
+        let read = if path == Path::new(STANDARD) {
+            search.read(io::stdin().lock())
+        } else {
+            File::open(path).and_then(|file| search.read(file))
+        };
+        read.map_err(|source| RecoverError::Read { path: path.clone(), source })?;
+    }
+    if search.given_up > 0 {
+        tell!("warning: {} earlier crashes were left out to save memory", search.given_up);
+    }
+    if let Some(reason) = &search.refusal {
+        tell!("warning: a guest crashed and wrote no crash dump: {}", Printable(reason));
+    }
+    let obstacle = search.obstacle;
+    let why = match obstacle {
+        Some(what) => format!("the file is {what}"),
+        None if search.refusal.is_some() => "the guest wrote none, for the reason above".to_owned(),
+        None => "expected lines with `unikprof:` as in a console log, or a memory block; check \
+                         that the guest's panic handler writes the agent's crash dump"
+            .to_owned(),
     };
+    let all = search.finish();
+    let newest = all.iter().enumerate().max_by_key(|(_, one)| (!one.file.is_empty(), one.unix_ns));
+    let Some((newest, _)) = newest else {
+        return Err(RecoverError::Nothing { path: first.clone(), why }.into());
+    };
+    let number = arguments.crash.unwrap_or(newest + 1);
     let Some(remains) = number.checked_sub(1).and_then(|index| all.get(index)) else {
-        return Err(RecoverError::Nothing { path: path.clone() }.into());
+        return Err(RecoverError::NoSuchCrash { found: all.len(), asked: number }.into());
     };
-    let reason = remains.missing.map(|missing| missing.to_string());
-    if let Some(reason) = &reason
+    if let Some(missing) = remains.missing
         && remains.file.is_empty()
     {
-        return Err(RecoverError::Unusable { place: remains.place, reason: reason.clone() }.into());
+        return Err(RecoverError::Unusable { number, missing }.into());
     }
-    let found = Found { remains, number, of: all.len() };
     match &output {
-        None => print(&remains.file)?,
+        None => {
+            if all.len() > 1 {
+                tell!("{}", list(&all, number).trim_end());
+            }
+            print(&remains.file)?;
+        }
         Some(path) => {
             let file = AtomicFile::create_private(path)?;
             file.write_whole(|file| file.write_all(&remains.file))?;
-            print(if arguments.json { found.json(path) } else { found.text(path) })?;
+            let found =
+                if arguments.json { json(&all, number, path) } else { text(&all, number, path) };
+            print(found)?;
         }
     }
-    match reason {
+    match remains.missing {
         None => Ok(()),
-        Some(reason) => Err(Failure::Incomplete {
+        Some(missing) => Err(Failure::Incomplete {
             path: output.unwrap_or_else(|| STANDARD.into()),
-            reason: format!("{reason}; `report --salvage` reads the part before"),
+            reason: match obstacle {
+                Some(what) => format!("{missing}; the file is {what}"),
+                None => missing.to_string(),
+            },
         }),
     }
 }
@@ -117,65 +146,84 @@ fn output(arguments: &RecoverArguments) -> Result<Option<PathBuf>, Failure> {
         )),
         Some(path) if path == standard => Ok(None),
         Some(path) => Ok(Some(path.clone())),
-        None if arguments.input == standard => Err(Failure::Usage(
+        None if arguments.inputs[0] == standard => Err(Failure::Usage(
             "reading from standard input needs an output name: add -o FILE".into(),
         )),
         None => {
-            let mut name = arguments.input.clone().into_os_string();
+            let mut name = arguments.inputs[0].clone().into_os_string();
             name.push(".unikprof");
             Ok(Some(name.into()))
         }
     }
 }
 
-fn read(path: &Path) -> io::Result<FileBytes> {
-    if path == Path::new(STANDARD) {
-        FileBytes::read(&mut io::stdin().lock())
-    } else {
-        FileBytes::open(path)
+/// The crashes, one per line.
+fn list(all: &[Remains], chosen: usize) -> String {
+    let mut list = String::new();
+    for (number, one) in (1..).zip(all) {
+        let mark = if number == chosen { '>' } else { ' ' };
+        let guest = one.guest.as_deref().unwrap_or("unnamed");
+        let whole = match one.missing {
+            None => "complete".to_owned(),
+            Some(_) if one.file.is_empty() => "unusable".to_owned(),
+            Some(missing) => match missing.percent() {
+                Some(percent) => format!("incomplete, {percent} %"),
+                None => "incomplete".to_owned(),
+            },
+        };
+        list += &format!(
+            "  {mark} {number}  {}  {}  {} bytes  {whole}\n",
+            date(one).map_or("at an unknown time".to_owned(), |date| date.to_string()),
+            Printable(guest),
+            grouped(bytes(one) as u64)
+        );
     }
+    list
 }
 
-struct Found<'a> {
-    remains: &'a Remains<'a>,
-    number: usize,
-    of: usize,
+fn date(one: &Remains) -> Option<Timestamp> {
+    let date = Timestamp::from_nanosecond(one.unix_ns.into()).ok();
+    date.filter(|_| one.unix_ns > 0)
 }
 
-impl Found<'_> {
-    fn text(&self, path: &Path) -> String {
-        let path = path.display();
-        let which = match self.of {
-            1 => String::new(),
-            of => format!(", crash {} of {of} (select another with --crash)", self.number),
-        };
-        let salvage = match self.remains.missing {
-            None => "",
-            Some(_) => " --salvage",
-        };
-        format!(
-            "found        a crash dump at {}{which}\n\
-             wrote        {path}\n\
-             next         unikprof-client report {path} --image GUEST.ELF --timeline{salvage}\n",
-            self.remains.place,
-        )
-    }
+fn bytes(one: &Remains) -> usize {
+    one.missing.map_or(one.file.len(), |missing| missing.found)
+}
 
-    fn json(&self, path: &Path) -> String {
-        let (line, byte) = match self.remains.place {
-            FoundAt::Line(line) => (Some(line), None),
-            FoundAt::Byte(byte) => (None, Some(byte)),
-        };
-        let value = json!({
-            "file": path.to_string_lossy(),
-            "crash": self.number,
-            "crashes": self.of,
-            "line": line,
-            "byte": byte,
-            "bytes": self.remains.file.len(),
-            "whole": self.remains.missing.is_none(),
-            "missing": self.remains.missing.map(|missing| missing.to_string()),
-        });
-        format!("{value:#}\n")
-    }
+fn text(all: &[Remains], number: usize, path: &Path) -> String {
+    let remains = &all[number - 1];
+    let name = path.display();
+    let others = match all.len() {
+        1 => String::new(),
+        of => format!(" {number} of {of} (select another with --crash)"),
+    };
+    // What a report can show of it.
+    let recording = Recording::read(&remains.file[..], path, Reading::Strict).ok();
+    let has_times = recording.is_some_and(|recording| {
+        recording.span.is_some() && !recording.profile.recording().mode.is_heap()
+    });
+    format!(
+        "found        crash dump{others}\n{}\
+         wrote        {name}\n\
+         next         unikprof-client report {name} --image GUEST.ELF{}\n",
+        list(all, number),
+        if has_times { " --timeline" } else { "" },
+    )
+}
+
+fn json(all: &[Remains], number: usize, path: &Path) -> String {
+    let crash = |one: &Remains| {
+        json!({
+            "guest": one.guest,
+            "unix_ns": date(one).map(|_| one.unix_ns),
+            "bytes": bytes(one),
+            "percent": one.missing.map_or(Some(100), |missing| missing.percent()),
+            "usable": !one.file.is_empty(),
+            "whole": one.missing.is_none(),
+            "missing": one.missing.map(|missing| missing.to_string()),
+        })
+    };
+    let all: Vec<_> = all.iter().map(crash).collect();
+    let value = json!({ "file": path.to_string_lossy(), "crash": number, "crashes": all });
+    format!("{value:#}\n")
 }

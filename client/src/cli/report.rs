@@ -40,7 +40,7 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
         (outputs, None)
     };
     no_input_is_replaced(
-        &arguments.input.recordings,
+        arguments.input.recordings.iter().chain(arguments.names.files()),
         outputs.iter().filter_map(ReportOutput::file),
     )?;
     if super::trace::report(&recording, &arguments.trace, &outputs, arguments.top)? {

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::describe::Rows;
 use super::failure::Failure;
 use super::names::NameArguments;
-use super::outputs::{Plan, ReportOutput, Target, write_each};
+use super::outputs::{Plan, ReportOutput, Target, no_input_is_replaced, write_each};
 use super::{print, print_local, screen, values};
 use crate::interrupt::Interrupt;
 use crate::output::{AtomicFile, NamePattern, NamedAfter, OutputFormat};
@@ -186,6 +186,7 @@ pub(super) fn run(
             time: session.connected(),
         },
     )?;
+    no_input_is_replaced(arguments.names.files(), plan.files())?;
     for output in &plan.reports {
         let checked = trace::check_format(output.format, !arguments.count);
         checked.map_err(|error| Failure::Usage(error.to_string()))?;

@@ -40,10 +40,14 @@ impl Contents {
                 None => self.described(timeline),
             }
         });
-        let span = match &timeline {
-            Some(timeline) => described.or_else(|| timeline.busiest()),
-            None => self.span,
-        };
+        let span =
+            match &timeline {
+                // Without a recording the rings still have the guest's own events.
+                Some(timeline) => described
+                    .or_else(|| timeline.busiest())
+                    .or(Some(RecordingSpan { recording: None, ring_bit: 0, window: Window::ALL })),
+                None => self.span,
+            };
         let mut warnings = end.warnings;
         if self.epochs == 0 {
             match (&timeline, span) {
@@ -53,7 +57,12 @@ impl Contents {
                         "the file contains no counts, only the contents of the guest's rings"
                             .into(),
                     );
-                    if described.is_none() {
+                    if timeline.recordings().is_empty() {
+                        self.info.name.clear();
+                        warnings.push(
+                            "no recording ran: there are the guest's own events alone".into(),
+                        );
+                    } else if described.is_none() {
                         warnings.extend(about_others(timeline, &span));
                     }
                 }

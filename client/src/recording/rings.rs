@@ -30,7 +30,7 @@ struct Parts {
     /// Its records as they came: each run's first position, the one after its last, and its
     /// records.
     runs: Vec<(u64, u64, Vec<Record>)>,
-    /// From when on the ring held all records when the first part was fetched.
+    /// From when on the ring held all records, by the part that goes back furthest.
     held_since_ns: Option<u64>,
     /// Records before this position are left out.
     from: u64,
@@ -167,15 +167,24 @@ impl Parts {
 
     fn end(&mut self, end: &RingEnd) {
         self.ring.given_up = end.lost;
-        self.held_since_ns.get_or_insert(end.whole_since_ns);
+        let since_ns = self.held_since_ns.get_or_insert(end.whole_since_ns);
+        *since_ns = end.whole_since_ns.min(*since_ns);
     }
 
     /// The ring with its records in their order.
     fn finish(self) -> Ring {
         let Parts { mut ring, mut runs, held_since_ns, from } = self;
         runs.sort_unstable_by_key(|(first, ..)| *first);
+        let mut next = 0;
+        for (first, after, records) in &mut runs {
+            let repeated = next.clamp(*first, *after);
+            let count = usize::try_from(repeated - *first).unwrap_or(usize::MAX);
+            records.drain(..count.min(records.len()));
+            *first = repeated;
+            next = next.max(*after);
+        }
+        runs.retain(|(.., records)| !records.is_empty());
         for ((_, after, before), (first, _, next)) in runs.iter().zip(runs.iter().skip(1)) {
-            // The order accepts no position twice.
             let evicted = first.saturating_sub(*after);
             let ends = before.last().zip(next.first());
             if let Some((last, first)) = ends.filter(|_| evicted > 0) {

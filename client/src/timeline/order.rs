@@ -2,8 +2,8 @@
 //!
 //! First the names of events, then for each vCPU its records and the stacks that they refer to. On
 //! the wire, records are in chronological order and precede their stacks; crash data has the newest
-//! records first, between their stacks. A vCPU's ring may occur several times, each time with the
-//! records since the last.
+//! records first, between their stacks, and some of them repeatedly. A vCPU's ring may occur several
+//! times, on the wire each time with the records since the last.
 
 use std::collections::BTreeMap;
 
@@ -149,7 +149,9 @@ impl RingOrder {
         let expected = if self.is_strict { first.max(records.next()) } else { first };
         let after = run.first.checked_add(run.count.into());
         let after = after.filter(|after| run.first >= expected && *after <= end);
-        if after.is_some_and(|after| records.add(run.first, after)) {
+        // In a file, its reader leaves out what is repeated.
+        let accept = |after| records.add(run.first, after) || !self.is_strict && run.count > 0;
+        if after.is_some_and(accept) {
             Ok(RingPart::Run(run))
         } else {
             Err(RingOrderError::Position { expected, end, found: run.first, count: run.count })

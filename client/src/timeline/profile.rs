@@ -154,10 +154,9 @@ impl Timeline {
                          them",
                         ring.left_out
                     ),
-                    0 => {
-                        "no earlier records were requested (--max-age, --max-size or a time window)"
-                            .to_owned()
-                    }
+                    0 => "the file has no earlier records: they were not requested (--max-age, \
+                          --max-size or a time window), or are missing from a crash dump"
+                        .to_owned(),
                     evicted => format!(
                         "{evicted} records were evicted since the agent started; a larger ring \
                          keeps more"

@@ -8,6 +8,8 @@ mod caller_table;
 mod command_line;
 mod configure;
 #[cfg(all(feature = "demo", target_os = "linux", target_arch = "x86_64"))]
+mod crash_log;
+#[cfg(all(feature = "demo", target_os = "linux", target_arch = "x86_64"))]
 mod demo;
 mod diff;
 mod drain;

@@ -7,7 +7,6 @@ mod harness;
 mod aarch64_user;
 mod accuracy;
 mod all_tests;
-mod crash_log;
 mod docs;
 mod hosted;
 mod lives;

@@ -1,5 +1,6 @@
 //! Guests in C, compiled with the header and linked with the archive. Their checks are in `c/`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
@@ -387,9 +388,13 @@ fn events_are_kept_and_what_a_panic_leaves_holds_them() {
     };
     let (dump, block) = (bytes("dump; "), bytes("block; "));
     let lines = said.lines().filter_map(|line| line.strip_prefix("line "));
-    let pieces = lines.map(|line| console::piece(line.as_bytes()).unwrap());
-    let reassembled: Vec<u8> = pieces.flat_map(|piece| piece.bytes().to_vec()).collect();
-    assert_eq!(reassembled, block, "the console's lines carry all of the block");
+    let letters = lines.map(|line| line.strip_prefix(console::MARK).unwrap().as_bytes());
+    let pieces: BTreeMap<u32, [u8; console::BYTES]> = letters
+        .map(|letters| console::Piece::decode(letters).unwrap())
+        .map(|piece| (piece.number, piece.bytes))
+        .collect();
+    let reassembled: Vec<u8> = pieces.into_values().flatten().collect();
+    assert_eq!(reassembled[..block.len()], block, "the console's lines carry all of the block");
     let before = left(&dump);
     let after = left(BlockHead::file(&block).unwrap());
 
@@ -433,16 +438,16 @@ fn left(bytes: &[u8]) -> Left {
     assert_eq!(bytes[..file::MAGIC.len()], file::MAGIC);
     let mut left = Left::default();
     let mut is_complete = false;
+    // The newest come first, some of them again.
+    let mut records = BTreeMap::new();
     for frame in frames(&bytes[file::PREAMBLE..]) {
         if let Ok(EventName { id, name }) = frame.decode() {
             assert_eq!(id as usize, left.names.len());
             left.names.push(name.to_owned());
         } else if let Ok(run) = frame.decode::<RingRun<'_>>() {
+            let mut positions = run.first..;
             ring::decode(run.base_ns, run.count, run.payload, |record| {
-                if record.kind >= kind::MARK {
-                    left.events.push((record.kind, record.first, record.second));
-                }
-                left.samples += usize::from(record.kind == kind::SAMPLE);
+                records.insert(positions.next(), record);
             })
             .unwrap();
         } else if let Ok(epoch) = frame.decode::<VcpuEpoch>() {
@@ -452,6 +457,12 @@ fn left(bytes: &[u8]) -> Left {
         }
     }
     assert!(is_complete);
+    for record in records.into_values() {
+        if record.kind >= kind::MARK {
+            left.events.push((record.kind, record.first, record.second));
+        }
+        left.samples += usize::from(record.kind == kind::SAMPLE);
+    }
     left
 }
 

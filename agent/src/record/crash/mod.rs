@@ -2,12 +2,15 @@
 //! allocation.
 //!
 //! The file has the same format as a client's: the file's preamble and header, welcome and
-//! mappings; each recording as an epoch without vCPUs; the names of events; for each vCPU,
-//! beginning with the current one, its counters, its ring and the stacks that the ring refers to;
-//! the end. The newest records come first, each part after its stacks: if the end of the file is
-//! lost, the rest shows the last moments.
+//! mappings; each recording as an epoch without vCPUs; for each vCPU, beginning with the current
+//! one, its newest records; the names of events; for each vCPU its counters, and its
+//! whole ring with the stacks that it refers to; the end. The newest records come first, each part
+//! after its stacks. So the beginning of the file, which a console shows
+//! [twice](unikprof_proto::console), has the last moments of all vCPUs.
 
 mod rings;
+
+use rings::Extent;
 
 use unikprof_proto::code::role;
 use unikprof_proto::file::{self, BlockHead, FileEnd, FileHeader};
@@ -24,6 +27,10 @@ use crate::ring::{NO_RINGS, Rings};
 
 /// The maximum frame length: frames are small, because a crash may happen on a small stack.
 const FRAME: usize = 1024;
+
+/// The length of the last moments at the beginning of the file, in bytes, of all vCPUs. What exceeds
+/// it is not in the [lines](unikprof_proto::console::REPEATED) that are repeated.
+const LAST_MOMENTS: usize = 2000;
 
 const _: () = assert!(FRAME > HEADER + 3 * MAX_PATH + 200, "a welcome fits");
 
@@ -105,7 +112,7 @@ impl AnyAgent<'_, '_> {
 
     /// Writes the file with at most `newest` records of each ring.
     fn write_file(&self, newest: u64, sink: &mut dyn FnMut(&[u8])) {
-        let mut output = Output { sink, buffer: [0; FRAME], failed: false };
+        let mut output = Output { sink, buffer: [0; FRAME], length: 0, failed: false };
         (output.sink)(&file::preamble(VERSIONS.highest));
         output.put(&FileHeader {
             client: concat!("unikprof-agent ", env!("CARGO_PKG_VERSION"), ", crash dump"),
@@ -121,13 +128,18 @@ impl AnyAgent<'_, '_> {
         self.write_heads(&mut output);
         let mut evicted = false;
         if let Some(rings) = self.rings() {
-            output.answer(Answer::Names(0), self, rings);
             let vcpus = 0..self.config().vcpus;
             let here = self.platform().vcpu().filter(|vcpu| vcpus.contains(vcpu));
             let others = vcpus.filter(|vcpu| Some(*vcpu) != here);
-            for vcpu in here.into_iter().chain(others) {
+            let vcpus = here.into_iter().chain(others);
+            let share = LAST_MOMENTS / self.config().vcpus.max(1) as usize;
+            for vcpu in vcpus.clone() {
+                self.write_ring(rings, vcpu, newest, Extent::Newest(share), &mut output);
+            }
+            output.answer(Answer::Names(0), self, rings);
+            for vcpu in vcpus {
                 self.write_counters(vcpu, &mut output);
-                evicted |= self.write_ring(rings, vcpu, newest, &mut output);
+                evicted |= self.write_ring(rings, vcpu, newest, Extent::All, &mut output);
             }
         }
         let reason = match (self.rings(), evicted) {
@@ -188,6 +200,8 @@ impl AnyAgent<'_, '_> {
 struct Output<'s> {
     sink: &'s mut dyn FnMut(&[u8]),
     buffer: [u8; FRAME],
+    /// The number of bytes in frames so far.
+    length: usize,
     failed: bool,
 }
 
@@ -219,6 +233,7 @@ impl Output<'_> {
 
     fn hand_out(&mut self, length: usize) {
         if let Some(frame) = self.buffer.get(..length) {
+            self.length = self.length.saturating_add(length);
             (self.sink)(frame);
         }
     }
@@ -310,6 +325,8 @@ mod tests {
             rest = &rest[found.length()..];
         }
         marks.sort_unstable();
+        // The newest are there twice.
+        marks.dedup();
         marks.into_iter().map(|(_, value)| value).collect()
     }
 

@@ -14,7 +14,7 @@ use crate::ring::{Reader, Ring, Rings, Run};
 /// The number of records in the first part; each following part may have twice as many, up to
 /// [`PART`]. So the first records come after few stacks. A part is short, because a crash may
 /// happen on a small stack.
-const FIRST_PART: u64 = 8;
+const FIRST_PART: u64 = 2;
 const PART: u64 = 128;
 const PART_BYTES: usize = 480;
 
@@ -24,6 +24,14 @@ const _: () = assert!(PART_BYTES + OVERHEAD <= FRAME, "a part fits a frame");
 const BLOCK_SHIFT: u32 = 4;
 /// The maximum number of blocks that a table is divided into.
 const BLOCKS: u32 = 4096;
+
+/// How much of a ring is written.
+#[derive(Clone, Copy)]
+pub(super) enum Extent {
+    /// Its newest parts, at least up to one with a stack and this many bytes.
+    Newest(usize),
+    All,
+}
 
 /// The stacks that were sent, by blocks of a table's nodes.
 struct Sent {
@@ -35,13 +43,14 @@ struct Sent {
 }
 
 impl AnyAgent<'_, '_> {
-    /// Writes the `newest` records of a vCPU's ring with their stacks; returns whether older ones
-    /// were omitted.
+    /// Writes of a vCPU's ring at most the `newest` records with their stacks; returns whether older
+    /// ones than these were omitted.
     pub(super) fn write_ring(
         &self,
         rings: &Rings<'_>,
         vcpu: u32,
         newest: u64,
+        extent: Extent,
         output: &mut Output<'_>,
     ) -> bool {
         let (Some(ring), Some(slot)) = (rings.ring(vcpu), self.slot(vcpu)) else {
@@ -62,7 +71,12 @@ impl AnyAgent<'_, '_> {
         let mut whole_since_ns = None;
         let mut payload = [0; PART_BYTES];
         let (mut end, mut most) = (next, FIRST_PART);
-        while end > oldest {
+        let (begin, mut has_stack) = (output.length, false);
+        let is_enough = |has_stack, length: usize| match extent {
+            Extent::All => false,
+            Extent::Newest(bytes) => has_stack && length.saturating_sub(begin) >= bytes,
+        };
+        while end > oldest && !is_enough(has_stack, output.length) {
             let least = end.saturating_sub(most).max(oldest);
             let (start, part) = part(&ring, &slot.table, least, end, &mut payload);
             most = PART.min(most * 2);
@@ -73,6 +87,7 @@ impl AnyAgent<'_, '_> {
             let payload = payload.get(..run.bytes).unwrap_or_default();
             let decoded = decode(run.base_ns, run.count, payload, |record| {
                 if matches!(record.kind, kind::SAMPLE | kind::WAIT) {
+                    has_stack |= record.first != 0;
                     sent.send(record.first, vcpu, &slot.table, output);
                 }
             });

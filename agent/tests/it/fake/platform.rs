@@ -85,6 +85,7 @@ unsafe impl Platform for FakePlatform {
 pub(crate) struct TwoVcpus {
     pub(crate) fake: FakePlatform,
     current: AtomicU32,
+    pub(crate) wall_clock_ns: AtomicU64,
     /// Stolen time; [`UNKNOWN`] if the platform does not know it.
     pub(crate) stolen_ns: AtomicU64,
     /// Whether the guest panics in the middle of its next tick.
@@ -99,6 +100,7 @@ impl TwoVcpus {
         Self {
             fake: FakePlatform::new(depth),
             current: AtomicU32::new(0),
+            wall_clock_ns: AtomicU64::new(1_800_000_000_000_000_000),
             stolen_ns: AtomicU64::new(UNKNOWN),
             breaks: AtomicBool::new(false),
             looks: AtomicU64::new(u64::MAX),
@@ -124,7 +126,7 @@ unsafe impl Platform for TwoVcpus {
     }
 
     fn wall_clock_ns(&self) -> Option<u64> {
-        Some(1_800_000_000_000_000_000)
+        Some(self.wall_clock_ns.load(Ordering::Relaxed))
     }
 
     fn vcpu(&self) -> Option<u32> {

@@ -1,0 +1,290 @@
+//! The log of a console after a crash, as it is kept and as it is damaged: what there is of the dump
+//! tells the last moments, with their stacks.
+#![allow(unsafe_code)]
+
+#[path = "../../../agent/tests/it/fake/mod.rs"]
+mod fake;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Write as _;
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use fake::conversation::InProcess;
+use fake::platform::TwoVcpus;
+use fake::stacks::{Random, any_stack};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use unikprof_agent::{Agent, Config, MAX_DEPTH, minimum_bytes, ring_bytes};
+use unikprof_client::exit_code;
+use unikprof_client::profile::{Frame, Profile, SpecialFrame};
+use unikprof_client::recording::{Completeness, Reading, Recording};
+use unikprof_client::recover::{Remains, Search};
+use unikprof_client::timeline::{What, Window};
+use unikprof_proto::console::Lines;
+use unikprof_proto::file::BlockHead;
+
+use crate::peer::program::{self, has};
+
+const PERIOD_NS: u64 = 1_000_000;
+/// Ticks on each vCPU, each with a mark before it: all of them fit the ring.
+const TICKS: usize = 150;
+const RECORDS: usize = 400;
+/// Lines at the beginning, which describe the guest and its last moments.
+const BEGINNING: usize = 16 << 10;
+
+/// Addresses, leaf first, and how often they were sampled; by vCPU.
+type Stacks = HashMap<(u32, Vec<u64>), u64>;
+
+/// A guest of two vCPUs that crashed on the second.
+struct Crash {
+    block: Vec<u8>,
+    /// Of a block that is too small for all.
+    small: Vec<u8>,
+    all: Stacks,
+}
+
+impl Crash {
+    fn new(seed: u64) -> Crash {
+        Crash::of(seed, true, 0)
+    }
+
+    /// One that recorded or not, so many ns ago.
+    fn of(seed: u64, records: bool, ago_ns: u64) -> Crash {
+        let config = Config { vcpus: 2, guest_name: Some("web"), ..fake::CONFIG };
+        let mut memory = vec![MaybeUninit::uninit(); minimum_bytes(2, 1) + 500_000];
+        let mut ring = vec![MaybeUninit::uninit(); ring_bytes(2, RECORDS)];
+        let agent = Agent::new(TwoVcpus::new(MAX_DEPTH), config, &mut memory).unwrap();
+        let agent = agent.with_ring(&mut ring);
+        let name = agent.event_name("request").unwrap();
+        if records {
+            InProcess::connect(&agent).unwrap().start(PERIOD_NS).unwrap();
+        }
+        agent.platform().wall_clock_ns.fetch_sub(ago_ns, Ordering::Relaxed);
+        let (platform, mut random) = (agent.platform(), Random::new(seed));
+        let mut all = Stacks::new();
+        for number in 0..2 * TICKS {
+            let vcpu = number as u32 % 2;
+            platform.switch_to(vcpu);
+            platform.fake.advance(2 * PERIOD_NS);
+            agent.mark(name, number as u64);
+            let stack = any_stack(&mut random);
+            agent.on_tick(Some(&platform.fake.stack().lay(&stack)));
+            *all.entry((vcpu, stack.0)).or_default() += 1;
+        }
+        let mut block = vec![0; 1 << 20];
+        let length = agent.crash_dump_into(&mut block).unwrap();
+        let mut small = vec![0; length / 3];
+        let used = agent.crash_dump_into(&mut small).unwrap();
+        small.truncate(used);
+        block.truncate(length);
+        Crash { block, small, all }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        Lines::of(&self.block).map(|line| format!("(d7) [12.5] {line}")).collect()
+    }
+
+    /// How many marks and samples a recording has of each vCPU; each must be one of this guest's,
+    /// with its own stack.
+    fn told(&self, remains: &Remains) -> [usize; 4] {
+        let read = Recording::read(&remains.file[..], Path::new("log"), Reading::Strict);
+        let recording = read.unwrap();
+        assert_eq!(recording.completeness == Completeness::Complete, remains.missing.is_none());
+        assert_eq!(recording.agent.guest_name.as_deref(), Some("web"));
+        let mut told = [0; 4];
+        let Some(timeline) = &recording.timeline else {
+            return told;
+        };
+        for event in timeline.events(Window::ALL) {
+            if let What::Mark { value, .. } = event.what {
+                assert!(value < 2 * TICKS as u64 && value % 2 == u64::from(event.vcpu));
+                told[event.vcpu as usize] += 1;
+            }
+        }
+        let profile =
+            timeline.profile(&recording.profile, &recording.span.unwrap(), Window::ALL, None);
+        for ((vcpu, stack), count) in stacks(&profile) {
+            let real = self.all.get(&(vcpu, stack));
+            assert!(real.is_some_and(|real| count <= *real), "not the stack of a sample");
+            told[2 + vcpu as usize] += count as usize;
+        }
+        told
+    }
+}
+
+/// The samples whose stacks are there.
+fn stacks(profile: &Profile) -> Stacks {
+    let mut stacks = Stacks::new();
+    for sample in profile.samples() {
+        let mut frames: Vec<Frame> =
+            profile.stack(sample.node).map(|id| profile.frame(id)).collect();
+        frames.retain(|frame| *frame != Frame::Special(SpecialFrame::Late));
+        let addresses = frames.iter().map(|frame| match frame {
+            Frame::Address { address, .. } => Some(*address),
+            Frame::Special(_) => None,
+        });
+        if let Some(addresses) = addresses.collect() {
+            *stacks.entry((sample.vcpu, addresses)).or_default() += sample.count;
+        }
+    }
+    stacks
+}
+
+fn find(log: &[u8]) -> Vec<Remains> {
+    let mut search = Search::default();
+    search.read(log).unwrap();
+    search.finish()
+}
+
+fn gzip(text: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn a_dump_is_whole_in_a_log_of_any_kind() {
+    let (crash, other) = (Crash::new(3), Crash::new(4));
+    let file = BlockHead::file(&crash.block).unwrap();
+    let lines = crash.lines();
+    let with = |end: &str| lines.iter().map(|line| format!("{line}{end}")).collect::<String>();
+    let reversed: Vec<String> = lines.iter().rev().cloned().collect();
+    let wrapped = |columns: usize| {
+        let lines = lines.iter().map(|line| {
+            let parts: Vec<&str> =
+                line.as_bytes().chunks(columns).map(|part| str::from_utf8(part).unwrap()).collect();
+            parts.join("\n") + "\n"
+        });
+        lines.collect::<String>()
+    };
+    let utf_16 = |order: fn(u16) -> [u8; 2]| -> Vec<u8> {
+        with("\r\n").encode_utf16().flat_map(order).collect()
+    };
+    // Two copies, of which each lacks a third of the lines.
+    let lacking = |third: usize| -> String {
+        let lines = lines.iter().enumerate().filter(|(at, _)| at % 3 != third);
+        lines.map(|(_, line)| format!("{line}\n")).collect()
+    };
+    let halves = with("\n");
+    let (before, after) = halves.split_at(halves.len() / 180 * 90);
+    for (kind, log) in [
+        ("other lines between", with("\r\nnetfront: unikprof: a word\r\n").into_bytes()),
+        ("escapes and zeros", with("\x1b[0m\0\0\n").into_bytes()),
+        ("the end first", reversed.join("\n").into_bytes()),
+        ("twice", [with("\n"), with("\n")].concat().into_bytes()),
+        ("JSON in one line", with("\\r\\n\"},{\"log\":\"").into_bytes()),
+        ("returns alone", with("\r").into_bytes()),
+        ("wrapped at 80 columns", wrapped(80).into_bytes()),
+        ("wrapped in the mark", wrapped(16).into_bytes()),
+        ("UTF-16", utf_16(u16::to_le_bytes)),
+        ("UTF-16, the other order", utf_16(u16::to_be_bytes)),
+        ("gzip", gzip(&with("\n"))),
+        ("gzip of a rotation in the wrong order", [gzip(after), gzip(before)].concat()),
+        ("copies that lack lines", [lacking(0), lacking(1)].concat().into_bytes()),
+    ] {
+        let found = find(&log);
+        assert_eq!(found.len(), 1, "{kind}");
+        assert!(found[0].missing.is_none() && found[0].file == file, "{kind}");
+    }
+    let both = lines.iter().zip(other.lines()).map(|(one, other)| format!("{one}\n{other}\n"));
+    let mut both: String = both.collect();
+    both += &other.lines().join("\n");
+    both += &lines.join("\n");
+    let found = find(both.as_bytes());
+    assert!(found.iter().all(|one| one.missing.is_none()));
+    assert_eq!((found.len(), &found[0].file[..]), (2, file));
+    assert_eq!(found[1].file, BlockHead::file(&other.block).unwrap());
+    assert_eq!(crash.told(&found[0]), [TICKS; 4]);
+}
+
+/// A line that is lost costs the records or stacks in it and those that depend on them, on one vCPU.
+#[test]
+fn what_is_missing_costs_what_it_held() {
+    let crash = Crash::new(3);
+    let lines = crash.lines();
+    let count = lines.len() - 200;
+    for lost in (20..count).step_by(count / 40) {
+        let log: Vec<&str> =
+            lines.iter().filter(|line| **line != lines[lost]).map(String::as_str).collect();
+        let found = find(log.join("\n").as_bytes());
+        assert!(found[0].missing.is_some(), "{lost}");
+        // A frame has up to 128 records, half of them marks.
+        let told = crash.told(&found[0]);
+        assert!(told.iter().all(|told| *told >= TICKS - 64), "{lost} of {count}: {told:?}");
+    }
+}
+
+/// Guards against a part taken for nothing: a console loses the end of a dump, and a buffer its
+/// beginning. In 16 KiB of either there are the last moments of all vCPUs.
+#[test]
+fn either_end_tells_the_last_moments() {
+    let crash = Crash::new(3);
+    let text: String =
+        crash.lines().iter().map(|line| line["(d7) [12.5] ".len()..].to_owned() + "\r\n").collect();
+    let mut before = [[0; 4]; 2];
+    for length in (BEGINNING..text.len()).step_by(text.len() / 20) {
+        for (end, log) in [&text[..length], &text[text.len() - length..]].into_iter().enumerate() {
+            let found = find(log.as_bytes());
+            let told = crash.told(&found[0]);
+            assert!(told.iter().zip(before[end]).all(|(now, before)| *now >= before.max(1)));
+            before[end] = told;
+        }
+    }
+}
+
+/// Guards against a crash that hides another: the newer one is complete or cut, before or after the
+/// other in the log.
+#[test]
+fn of_several_crashes_the_newest_by_its_own_time_is_taken() {
+    const DAY_NS: u64 = 86_400_000_000_000;
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let (newer, older) = (Crash::new(3), Crash::of(4, true, DAY_NS));
+    let write =
+        |log: [&[String]; 2]| fs::write(directory.join("log"), log.concat().join("\n")).unwrap();
+    let (lines, others) = (newer.lines(), older.lines());
+    write([&lines, &others]);
+    let (told, _) = program::run(exit_code::SUCCESS.into(), &["recover", "log"], directory);
+    has(&told, &["> 1  2027-01-15T08:00:00Z  web", "complete", "  2  2027-01-14T08:00:00Z  web"]);
+    let written = || fs::read(directory.join("log.unikprof")).unwrap();
+    assert_eq!(written(), newer.block[BlockHead::LENGTH..]);
+    write([&others, &lines[..lines.len() / 2]]);
+    let (told, _) = program::run(exit_code::INCOMPLETE.into(), &["recover", "log"], directory);
+    has(&told, &["> 2  2027-01-15T08:00:00Z  web", "incomplete, 7"]);
+    let older_one = ["recover", "log", "--crash", "1"];
+    program::run(exit_code::SUCCESS.into(), &older_one, directory);
+    assert_eq!(written(), older.block[BlockHead::LENGTH..]);
+}
+
+/// Guards against advice that fails, and against a crash without a recording whose guest and events
+/// are out of reach.
+#[test]
+fn the_next_command_shows_what_is_in_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let (crash, events) = (Crash::new(3), Crash::of(3, false, 0));
+    let (lines, of_events) = (crash.lines(), events.lines());
+    let small: Vec<String> = Lines::of(&crash.small).map(|line| line.to_string()).collect();
+    for (name, log, code, said) in [
+        ("whole", &lines[..], exit_code::SUCCESS, "300  request"),
+        ("cut", &lines[..lines.len() / 2], exit_code::INCOMPLETE, "lines are not in the log"),
+        ("events", &of_events, exit_code::SUCCESS, "300  request"),
+        ("small", &small, exit_code::SUCCESS, "missing from a crash dump"),
+    ] {
+        fs::write(directory.join(name), log.join("\r\n")).unwrap();
+        let (told, _) = program::run(code.into(), &["recover", name], directory);
+        let next = told.lines().find_map(|line| line.strip_prefix("next         unikprof-client "));
+        let next = next.unwrap().replace(" --image GUEST.ELF", "");
+        let words: Vec<&str> = next.split(' ').collect();
+        let (report, _) = program::run(exit_code::SUCCESS.into(), &words, directory);
+        has(&report, &["web", "request", said]);
+    }
+    // No command replaces what it reads.
+    fs::write(directory.join("names.json"), "0000000000001000 T main\n").unwrap();
+    let words = ["report", "whole.unikprof", "--symbols", "names.json", "-o", "names.json"];
+    let (_, error) = program::run(exit_code::USAGE.into(), &words, directory);
+    has(&error, &["is read"]);
+}
