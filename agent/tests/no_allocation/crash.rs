@@ -65,13 +65,13 @@ fn read_file(file: &[u8]) -> (Vec<u64>, String) {
     let runs = frames.iter().filter(is(RingRun::TYPE));
     let mut records: Vec<_> = runs.flat_map(|run| records(&read(run))).collect();
     // The newest come first, some of them again.
+    records.retain(|(_, record)| record.kind == kind::MARK);
     records.sort_by_key(|(position, _)| *position);
-    records.dedup_by_key(|(position, _)| *position);
+    records.dedup();
     let marks = fields(&records);
-    let marks = marks.iter().filter(|record| record.0 == kind::MARK);
     let end: FileEnd<'_> = read(frames.last().unwrap());
     assert_eq!(end.complete, end.reason.is_empty());
-    (marks.map(|mark| mark.3).collect(), end.reason.to_owned())
+    (marks.iter().map(|mark| mark.3).collect(), end.reason.to_owned())
 }
 
 /// A panic in the middle of a tick, while the slot is busy: its hook writes everything, without
