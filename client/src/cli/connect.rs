@@ -35,6 +35,7 @@ use crate::recording::{Reading, Recording, holds};
 use crate::report::heap::without_allocator;
 use crate::report::{Format, Report, ReportOptions, TimelineView};
 use crate::symbols::{SymbolWarning, Symbolizer};
+use crate::timeline::Timeline;
 
 pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
     let address = arguments.address()?;
@@ -417,6 +418,14 @@ impl Conversation {
             return Ok(());
         }
         let recording = Recording::open(&outcome.path, Reading::Strict)?;
+        let rings = recording.timeline.iter().flat_map(Timeline::rings);
+        let evicted = rings.map(|ring| ring.overwritten).fold(0, u64::saturating_add);
+        if evicted > 0 {
+            tell!(
+                "warning: {evicted} records of the rings were evicted before they were fetched: \
+                 timelines have gaps; give the guest larger rings, or a better line"
+            );
+        }
         // What a dump asked for is what its reports show.
         let cut = recording.part_asked();
         let mut symbolized = symbolizer.resolve(cut.as_ref().unwrap_or(&recording.profile))?;

@@ -134,7 +134,8 @@ fn what_a_ring_evicts_between_two_drains_is_counted() {
     let here = tempfile::tempdir().unwrap();
     let path = here.path().join("r.unikprof");
     let peer = Peer::start(script(8, 12, 2));
-    peer.record(&path, PATIENT).unwrap();
+    let (_, stderr) = program::connect(0, &peer, &["record", "-o", "r.unikprof"], here.path());
+    assert!(stderr.contains("8 records of the rings were evicted"), "{stderr}");
     let recording = read(&path);
     assert_eq!(records(&recording), 3 * 8);
     let timeline = recording.timeline.unwrap();
