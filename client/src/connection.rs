@@ -146,7 +146,8 @@ impl Connection {
         // A peer that is not an agent may have closed already; what it sent makes the better error.
         let sent = stream.write_all(&first_flight);
         let (theirs, said) = preambles::read(&mut stream, address, timeouts.connect)?;
-        sent.map_err(lost)?;
+        // What an agent that has closed had to say comes next.
+        drop(sent);
         let version = preamble::VERSIONS.common(said.versions).ok_or_else(|| {
             ConnectionError::NoCommonVersion { address: address.clone(), theirs: said.versions }
         })?;
@@ -243,7 +244,14 @@ impl Connection {
         let stream = self.reader.source_mut();
         stream.stream_mut().wait_until(deadline::after(wait));
         let sent = stream.write_all(frames);
-        sent.map_err(|source| broken(doing, wait, source))
+        sent.map_err(|source| match broken(doing, wait, source) {
+            // An agent that has hung up has said why.
+            lost @ ConnectionError::Lost { .. } => match self.receive(doing) {
+                Err(refused @ ConnectionError::Refused { .. }) => refused,
+                _ => lost,
+            },
+            other => other,
+        })
     }
 
     /// Reads the next frame, which is no refusal.

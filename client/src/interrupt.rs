@@ -12,6 +12,9 @@ use signal_hook::iterator::Signals;
 
 use crate::deadline;
 
+/// How long a program that gives up has to end in good order.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// How often the user asked to stop; clones share the count.
 ///
 /// Once means: end the recording and keep what there is. Twice means: give up now.
@@ -40,25 +43,38 @@ impl Interrupt {
     }
 
     /// Counts SIGINT, SIGTERM and SIGHUP (the terminal was closed) from now on, instead of dying of
-    /// them; the one after giving up ends the process at once with `exit_code::INTERRUPTED`. A
+    /// them. One that comes more than a second after giving up ends the process at once, with
+    /// `exit_code::INTERRUPTED`: until then the program has the time to tell what is left where. A
     /// SIGHUP that is ignored, as by `nohup`, stays ignored.
     ///
     /// # Errors
     /// The system's, where the signals cannot be had or the thread that waits for them cannot run.
     pub fn listen(&self) -> io::Result<()> {
-        self.listen_restoring(|| ())
+        self.listen_telling(|| (), || ())
     }
 
-    /// [`listen`](Self::listen); `restore` is called before the process is ended.
-    pub(crate) fn listen_restoring(&self, restore: impl Fn() + Send + 'static) -> io::Result<()> {
+    /// [`listen`](Self::listen); `stopping` is called at once when the user asks to stop, and
+    /// `ending` before the process is ended.
+    pub(crate) fn listen_telling(
+        &self,
+        stopping: impl Fn() + Send + 'static,
+        ending: impl Fn() + Send + 'static,
+    ) -> io::Result<()> {
         let counted = self.clone();
         let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
         let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup))?;
         thread::Builder::new().name("signals".into()).spawn(move || {
+            let mut gave_up: Option<Instant> = None;
             for _ in signals.forever() {
-                if counted.raise() > counted.quits_after {
-                    restore();
+                let count = counted.raise();
+                if gave_up.is_some_and(|at| at.elapsed() >= LAST_WORDS) {
+                    ending();
                     std::process::exit(crate::exit_code::INTERRUPTED.into());
+                }
+                if count >= counted.quits_after {
+                    gave_up.get_or_insert_with(Instant::now);
+                } else {
+                    stopping();
                 }
             }
         })?;

@@ -20,13 +20,9 @@ use crate::units::grouped;
 pub struct ProgressLine {
     bar: ProgressBar,
     is_terminal: bool,
-    /// Whether the user was told that the recording is being stopped.
-    stopping: bool,
     /// Whether the user was told that the recording does not end by itself; on a terminal the line
     /// does.
     endless: bool,
-    /// Whether it follows a trace.
-    is_trace: bool,
 }
 
 /// The warning that the agent did not take a recording's caller table, and used the one that it
@@ -58,7 +54,7 @@ impl ProgressLine {
         if is_terminal {
             bar.enable_steady_tick(TICK);
         }
-        ProgressLine { bar, is_terminal, stopping: false, endless: false, is_trace: false }
+        ProgressLine { bar, is_terminal, endless: false }
     }
 
     /// Takes the line away.
@@ -109,12 +105,15 @@ impl ProgressLine {
         self.bar.set_message(doing);
     }
 
+    /// Says that the user's first request to stop has arrived; may be called on any thread.
+    pub(crate) fn stopping(&self, kept: &str) -> impl Fn() + Send + 'static {
+        let text = format!("stopping; the {kept} so far are kept (press Ctrl-C again to give up)");
+        let (bar, is_terminal) = (self.bar.clone(), self.is_terminal);
+        move || say(&bar, is_terminal, &text)
+    }
+
     fn say(&self, text: &str) {
-        if self.is_terminal {
-            self.bar.println(charset::local(text.to_owned()));
-        } else {
-            tell!("{text}");
-        }
+        say(&self.bar, self.is_terminal, text);
     }
 }
 
@@ -124,7 +123,6 @@ impl Observer for ProgressLine {
             Event::Running { recording, recorder } => self.running(recording, recorder),
             Event::Tracing { state, calls, duration_ns } => self.tracing(state, calls, duration_ns),
             Event::SettingUp { functions, probes } => {
-                self.is_trace = true;
                 self.prepare(format!(
                     "setting {} probes in {} functions, Ctrl-C gives up",
                     grouped(probes as u64),
@@ -136,15 +134,6 @@ impl Observer for ProgressLine {
                 "it is not known whether the probes are removed: the agent removes them itself, 30 \
                  s after it last heard from this client",
             ),
-            Event::Stopping if self.stopping => {}
-            Event::Stopping => {
-                self.stopping = true;
-                self.say(if self.is_trace {
-                    "stopping; the calls so far are kept (press Ctrl-C again to give up)"
-                } else {
-                    "stopping; the samples so far are kept (press Ctrl-C again to drop them)"
-                });
-            }
             Event::Fetching { samples, bytes } => {
                 self.bar.set_message(format!(
                     "fetching: {samples} samples, {} KiB",
@@ -160,6 +149,14 @@ impl Observer for ProgressLine {
             }
             Event::Reconnected => self.say("reconnected"),
         }
+    }
+}
+
+fn say(bar: &ProgressBar, is_terminal: bool, text: &str) {
+    if is_terminal {
+        bar.println(charset::local(text.to_owned()));
+    } else {
+        tell!("{text}");
     }
 }
 

@@ -83,6 +83,10 @@ const FIRST_DRAIN: Duration = Duration::from_millis(250);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
+/// A recording that has run for less than ten times this is drained this often: what a guest that
+/// crashes takes with it is no more than this, or a tenth of the recording.
+const SHORT_RECORDING_PAUSE: Duration = Duration::from_secs(1);
+
 /// The time between two drains of what is held, unless the guest waits for one.
 const LONGEST_LIVE_PAUSE: Duration = Duration::from_secs(600);
 
@@ -117,8 +121,6 @@ pub enum Event<'a> {
         /// Whether the agent answered that the probes are removed.
         is_restored: bool,
     },
-    /// The user requested a stop; the samples so far are fetched.
-    Stopping,
     /// Progress of the download.
     Fetching {
         /// Samples so far.
@@ -151,8 +153,10 @@ impl Observer for () {
 /// How a recording ended.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The recording file.
+    /// The recording file: the one that was asked for unless it is `displaced`.
     pub path: PathBuf,
+    /// Why the file has another name: its own was removed or replaced while it was written.
+    pub displaced: Option<OutputError>,
     /// Why the recording is incomplete; `None` if it is complete.
     pub incomplete: Option<RecordError>,
     /// The first epoch that the agent still holds although the file contains it, and the reason.
@@ -182,10 +186,9 @@ pub fn record(
     let collected = match drain_until_end(&mut collector, recording, observer) {
         Ok(true) => Ok(()),
         Ok(false) => collector.collect(request, observer),
-        // A disk that is full leaves the rest in the guest, as at the end.
-        Err(error @ RecordError::Output(_)) => Err(error),
-        Err(error) => Err(error.while_running(recording, &settings.name)),
+        Err(error) => Err(error),
     };
+    let collected = collected.map_err(|error| error.while_running(&settings.name));
     collector.finish(collected, request)
 }
 
@@ -335,7 +338,6 @@ fn drain_until_end(
         let look = (between(status) / 4).clamp(SHORTEST_PAUSE, CHECK_EVERY);
         let wait = left.map_or(look, |left| left.min(look));
         if collector.session.sleep(wait.min(due - now)) {
-            observer.event(Event::Stopping);
             return Ok(false);
         }
     }
@@ -353,13 +355,26 @@ fn between_drains(status: &RecordingStatus) -> Duration {
     }
     let windows = [status.samples_window_ns, status.stacks_window_ns];
     let least = windows.into_iter().flatten().min();
-    let wait = least.map_or(LONGEST_PAUSE, |ns| Duration::from_nanos(ns / 4));
-    wait.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+    let longest = longest_pause(status.elapsed());
+    let wait = least.map_or(longest, |ns| Duration::from_nanos(ns / 4));
+    wait.clamp(SHORTEST_PAUSE, longest)
+}
+
+/// The longest time between two drains of a recording that has run for so long.
+fn longest_pause(elapsed: Duration) -> Duration {
+    (elapsed / 10).clamp(SHORT_RECORDING_PAUSE, LONGEST_PAUSE)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A guest that crashes takes a second of a short recording with it at most.
+    #[test]
+    fn a_short_recording_is_drained_each_second() {
+        let paused = |seconds: u64| longest_pause(Duration::from_secs(seconds)).as_secs();
+        assert_eq!([0, 9, 10, 30, 1_000].map(paused), [1, 1, 1, 3, 10]);
+    }
 
     #[test]
     fn recordings_of_people_are_left_alone() {

@@ -61,7 +61,7 @@ pub mod refusal {
     pub const BUSY: u32 = 12;
     /// The caller table is too large for the memory given to the agent; the text names the limit.
     pub const TABLE_TOO_LARGE: u32 = 13;
-    /// The caller table is malformed, or another client has started an upload.
+    /// The caller table is malformed.
     pub const BAD_TABLE: u32 = 14;
     /// The agent does not have the caller table that the start refers to.
     pub const NO_TABLE: u32 = 15;
@@ -97,6 +97,8 @@ pub mod refusal {
     /// No such trace: it was replaced by another one, or its client was gone too long before it was
     /// armed.
     pub const NO_TRACE: u32 = 30;
+    /// Another client has begun to send a caller table: send this one again.
+    pub const OTHER_UPLOAD: u32 = 31;
 }
 
 /// What is sampled: [`Start::mode`](crate::message::Start::mode).

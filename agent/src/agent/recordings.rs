@@ -85,6 +85,9 @@ pub(crate) struct Recording {
     pub(crate) epochs: Epochs,
     /// The client that is fetching it.
     pub(crate) lease: Option<Lease>,
+    /// The client that may not know yet that it has started the recording, and when the recording
+    /// is discarded unless that client makes another request.
+    pub(crate) unconfirmed: Option<(u64, u64)>,
     /// The position at which folding (counting old samples as aged) continues.
     pub(crate) folding: Cursor,
     /// How often counts were folded. An answer that began before a fold is no longer valid.
@@ -104,6 +107,7 @@ impl Recording {
             settings: Settings::default(),
             epochs: Epochs::new(index),
             lease: None,
+            unconfirmed: None,
             folding: Cursor::default(),
             folds: 0,
             wants_reap: false,

@@ -148,8 +148,10 @@ impl Upload {
         table: Option<&CallerTable<'_>>,
         end: &TableEnd,
     ) -> Result<TableInstalled, Refused> {
-        let another =
-            || bad(Text::from("another client has started to upload its caller table; try again"));
+        let another = || Refused {
+            code: refusal::OTHER_UPLOAD,
+            text: Text::from("another client has started to upload its caller table; try again"),
+        };
         let table = table.filter(|_| end.upload == self.id).ok_or_else(another)?;
         let part = match core::mem::take(&mut self.state) {
             State::Closed => return Err(another()),

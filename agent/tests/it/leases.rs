@@ -205,6 +205,37 @@ fn a_client_that_comes_back_keeps_its_lease() {
     first.acknowledge(epoch);
 }
 
+/// A client that has lost the answer to its start does not know of the recording: it would run on,
+/// and take a place at each try.
+#[test]
+fn a_recording_whose_start_is_not_confirmed_is_discarded() {
+    for delay_ns in [0, 60 * SECOND] {
+        let (agent, service) = served();
+        let start = || Start { delay_ns, ..one_ms() };
+        let started = |is_confirmed| {
+            let mut client = collector(&service);
+            let recording = client.start(start());
+            if is_confirmed {
+                client.status();
+            }
+            client.close();
+            recording
+        };
+        let mut watcher = person(&service);
+        let mut state_after = |ns| {
+            agent.platform().idle(ns);
+            service.borrow_mut().advance();
+            watcher.status().0
+        };
+        // Repeated over another connection, the start is answered the same.
+        assert_eq!(started(false), started(false));
+        assert_ne!(state_after(LEASE_NS - SECOND), state::IDLE, "another client confirms nothing");
+        assert_eq!(state_after(SECOND), state::IDLE);
+        started(true);
+        assert_ne!(state_after(LEASE_NS), state::IDLE);
+    }
+}
+
 /// Each recording has its own lease, and a client without an id takes none.
 #[test]
 fn leases_are_taken_by_recording_and_by_clients_with_an_id() {

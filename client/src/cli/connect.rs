@@ -1,7 +1,8 @@
 //! `connect`: talking to an agent.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use unikprof_proto::code::role;
 
@@ -34,6 +35,7 @@ use crate::recording::{Reading, Recording, holds};
 use crate::report::heap::without_allocator;
 use crate::report::{Format, Report, ReportOptions, TimelineView};
 use crate::symbols::{SymbolWarning, Symbolizer};
+use crate::timeline::Timeline;
 
 pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
     let address = arguments.address()?;
@@ -308,7 +310,11 @@ impl Conversation {
             &arguments.outputs,
             &arguments.names,
             symbolizer,
-            |session, path, observer| record::fetch_part(session, request, asked, path, observer),
+            |session, path, observer| {
+                let outcome = record::fetch_part(session, request, asked, path, observer)?;
+                let incomplete = outcome.incomplete.map(|error| error.while_running(&name));
+                Ok(Outcome { incomplete, ..outcome })
+            },
         )
     }
 
@@ -348,10 +354,21 @@ impl Conversation {
         }
         self.check_names(names, symbolizer)?;
         // Until here Ctrl-C may end the program as it ends any other: there is nothing to clean up.
-        self.interrupt.listen().map_err(Failure::Signals)?;
         let mut progress = ProgressLine::on_stderr();
+        let stopping = progress.stopping("samples");
+        let kept: Arc<OnceLock<PathBuf>> = Arc::default();
+        let told = Arc::clone(&kept);
+        let ending = move || {
+            if let Some(path) = told.get() {
+                tell!("error: interrupted; the recording is in {}", path.display());
+            }
+        };
+        self.interrupt.listen_telling(stopping, ending).map_err(Failure::Signals)?;
         let outcome = get(&mut self.session, plan.recording.path(), &mut progress);
         progress.finish();
+        if let Ok(outcome) = &outcome {
+            let _ = kept.set(outcome.path.clone());
+        }
         let outcome = outcome.map_err(|error| match error {
             RecordError::Unwritten { subcommand, source } => Failure::Unwritten {
                 command: format!(
@@ -376,8 +393,13 @@ impl Conversation {
                 describe::word(recording)
             ),
         }
-        let shown = self.show(&plan, symbolizer, &outcome);
-        let failure = match (shown, outcome.incomplete) {
+        let is_interrupt = outcome.incomplete.as_ref().is_some_and(RecordError::is_interrupt);
+        let shown = match is_interrupt {
+            true => Ok(()),
+            false => self.show(&plan, symbolizer, &outcome),
+        };
+        let named = outcome.displaced.map_or(Ok(()), |error| Err(error.into()));
+        let failure = match (shown.and(named), outcome.incomplete) {
             (Ok(()), None) => return Ok(()),
             (Ok(()), Some(reason)) => {
                 Failure::Incomplete { path: outcome.path, reason: reason.to_string() }
@@ -392,12 +414,19 @@ impl Conversation {
 
     /// Writes the reports and a summary.
     fn show(&self, plan: &Plan, symbolizer: &Symbolizer, outcome: &Outcome) -> Result<(), Failure> {
-        let is_readable = fs::metadata(&outcome.path).is_ok_and(|found| found.is_file());
-        if !is_readable {
+        if fs::metadata(&outcome.path).is_ok_and(|found| !found.is_file()) {
             // A device, such as /dev/null: there is nothing to read back.
             return Ok(());
         }
         let recording = Recording::open(&outcome.path, Reading::Strict)?;
+        let rings = recording.timeline.iter().flat_map(Timeline::rings);
+        let evicted = rings.map(|ring| ring.overwritten).fold(0, u64::saturating_add);
+        if evicted > 0 {
+            tell!(
+                "warning: {evicted} records of the rings were evicted before they were fetched: \
+                 timelines have gaps; give the guest larger rings, or a better line"
+            );
+        }
         // What a dump asked for is what its reports show.
         let cut = recording.part_asked();
         let mut symbolized = symbolizer.resolve(cut.as_ref().unwrap_or(&recording.profile))?;
@@ -433,7 +462,10 @@ impl Conversation {
         };
         if plan.reports.is_empty() {
             // The others are about the symbols and the figures of reports.
-            for warning in &recording.profile.recording().warnings {
+            // Why a recording is incomplete is told as the error.
+            let told =
+                |text: &&String| outcome.incomplete.is_none() || !text.contains("incomplete");
+            for warning in recording.profile.recording().warnings.iter().filter(told) {
                 tell!("warning: {}", Printable(warning));
             }
         } else {

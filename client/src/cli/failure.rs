@@ -78,7 +78,7 @@ pub(crate) enum Failure {
         path.display()
     )]
     Incomplete { path: PathBuf, reason: String },
-    #[error("{source}\nthe recording itself is complete, in {}; show it with `unikprof-client \
+    #[error("{source}\nthe recording itself is in {}; show it with `unikprof-client \
              report`", recording.display())]
     AfterRecording { recording: PathBuf, source: Box<Failure> },
     #[error("a check is bad")]

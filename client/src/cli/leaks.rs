@@ -144,20 +144,23 @@ pub(super) fn connect(
     let folder = tempfile::tempdir().map_err(OutputError::at(&std::env::temp_dir()))?;
     let path = arguments.output.clone();
     let path = path.unwrap_or_else(|| folder.path().join("held.unikprof"));
-    interrupt.listen().map_err(Failure::Signals)?;
     let mut progress = ProgressLine::on_stderr();
+    interrupt.listen_telling(progress.stopping("samples"), || ()).map_err(Failure::Signals)?;
     let outcome = record::watch(session, settings, arguments.length, &path, &mut progress);
     progress.finish();
     let outcome = outcome?;
+    let path = outcome.path;
     let looked = Looked::whole(open(&path, Reading::Salvage)?);
     show(&looked, symbolizer, &arguments.show, json)?;
-    match outcome.incomplete {
-        None => Ok(()),
-        Some(reason) => {
-            let _ = folder.keep();
-            Err(Failure::Incomplete { path, reason: reason.to_string() })
+    let failure = match (outcome.displaced, outcome.incomplete) {
+        (None, None) => return Ok(()),
+        (Some(error), _) => {
+            Failure::AfterRecording { recording: path, source: Box::new(error.into()) }
         }
-    }
+        (None, Some(reason)) => Failure::Incomplete { path, reason: reason.to_string() },
+    };
+    let _ = folder.keep();
+    Err(failure)
 }
 
 /// What was held at several times.

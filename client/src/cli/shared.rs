@@ -2,6 +2,8 @@
 //! and exit codes, output files, values of options, manual pages and completions.
 
 use std::error::Error;
+#[cfg(unix)]
+use std::sync::Arc;
 
 use clap::Command;
 
@@ -55,6 +57,10 @@ pub fn run<A>(
             return if error.use_stderr() { exit_code::USAGE } else { exit_code::SUCCESS };
         }
     };
+    // A file that reaches the limit of the process is then an error that is told. Failure leaves the
+    // signal as it is.
+    #[cfg(unix)]
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     match run(arguments) {
         Ok(()) => exit_code::SUCCESS,
         Err(CommandError(failure)) => {

@@ -209,7 +209,8 @@ pub(super) fn run(
     progress.prepare("looking for the functions in the images");
     let outcome = trace::plan(symbolizer, &agent, &wanted, |order, placement| {
         // From here on, an end must be an orderly one.
-        interrupt.listen().map_err(Failure::Signals)?;
+        let stopping = progress.stopping("calls");
+        interrupt.listen_telling(stopping, || ()).map_err(Failure::Signals)?;
         let name_of = |code| placement.name(code);
         let outcome = record::trace(session, order, plan.recording.path(), &name_of, &mut progress);
         Ok::<_, Failure>(outcome?)
@@ -217,7 +218,8 @@ pub(super) fn run(
     progress.finish();
     let outcome = outcome??;
     let shown = show(arguments, &plan, &outcome.path, as_json);
-    match (shown, outcome.incomplete) {
+    let named = outcome.displaced.map_or(Ok(()), |error| Err(error.into()));
+    match (shown.and(named), outcome.incomplete) {
         (Err(source), _) => {
             plan.recording.keep();
             Err(Failure::AfterRecording { recording: outcome.path, source: Box::new(source) })
@@ -237,7 +239,7 @@ fn show(
     path: &Path,
     as_json: bool,
 ) -> Result<(), Failure> {
-    if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         // A device, such as /dev/null: there is nothing to read back.
         return Ok(());
     }

@@ -131,6 +131,10 @@ impl AtomicFile {
         if self.is_device {
             return Ok(());
         }
+        if self.is_lost() {
+            let lost = io::Error::other("it was removed or replaced while it was written");
+            return Err(self.failed(lost));
+        }
         self.file.sync_all().map_err(|e| self.failed(e))?;
         self.published = self.file.metadata().map_err(|e| self.failed(e))?.len();
         if let Some(temporary) = self.temporary.take() {
@@ -147,6 +151,41 @@ impl AtomicFile {
             }
         }
         Ok(())
+    }
+
+    /// Whether the name it has now is no longer this file's: it was removed, another file took its
+    /// place, or the folder is gone. Known on Unix only.
+    fn is_lost(&self) -> bool {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt as _;
+            let path = self.temporary.as_deref().unwrap_or(&self.path);
+            let identity = |found: fs::Metadata| (found.dev(), found.ino());
+            let (named, own) = (fs::metadata(path), self.file.metadata());
+            !self.is_device && named.map(identity).ok() != own.map(identity).ok()
+        }
+        #[cfg(not(unix))]
+        false
+    }
+
+    /// Gives the file a new name beside the old one, or in the folder for temporary files, if it
+    /// has [lost](Self::is_lost) its own: only its owner can read it there. Returns why.
+    pub(crate) fn move_if_lost(&mut self) -> Result<Option<OutputError>, OutputError> {
+        if !self.is_lost() {
+            return Ok(None);
+        }
+        let name = self.path.file_name().unwrap_or_default();
+        let elsewhere = std::env::temp_dir().join(name);
+        let create = |path| create_beside(path, "", ".unikprof", Access::Owner);
+        let created = create(&self.path).or_else(|_| create(&elsewhere));
+        let (mut file, name) = created.map_err(|e| self.failed(e))?;
+        let copied = self.file.rewind().and_then(|()| io::copy(&mut self.file, &mut file));
+        copied.map_err(|e| self.failed(e))?;
+        let path = name.keep().map_err(|e| self.failed(e.error))?;
+        sync_folder(folder_of(&path)).map_err(|e| self.failed(e))?;
+        let lost = self.failed(io::Error::other("it was removed or replaced meanwhile"));
+        (self.file, self.path, self.temporary) = (file, path, None);
+        Ok(Some(lost))
     }
 
     /// Takes back what was written since the file was last published.
@@ -225,7 +264,7 @@ fn create_beside(
     prefix.push(name);
     prefix.push(".");
     let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
+    options.read(true).write(true).create_new(true);
     #[cfg(unix)]
     if access == Access::Owner {
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);

@@ -52,6 +52,7 @@ impl Approach {
         let mut tries = 1;
         let mut timeouts = self.timeouts;
         let mut before = None;
+        let is_busy = |error: &ConnectionError| matches!(error, ConnectionError::Refused { .. });
         loop {
             let error = match self.greet(timeouts) {
                 Ok(begun) => return Ok(begun),
@@ -70,6 +71,9 @@ impl Approach {
             }
             let wait = waits.next();
             let left = self.timeouts.connect.saturating_sub(began.elapsed());
+            // Why there is no room says more than how a connection ended.
+            let error =
+                if is_busy(&error) { error } else { before.filter(is_busy).unwrap_or(error) };
             if left <= wait && tries >= GREETINGS {
                 return Err(error);
             }

@@ -121,6 +121,8 @@ pub(super) struct Collector<'a> {
     bytes: u64,
     samples: u64,
     unacknowledged: Option<(u64, RecordError)>,
+    /// Why the file has another name than the one that was asked for.
+    displaced: Option<OutputError>,
     /// The stack nodes and the parts of rings that are in the file.
     nodes: KnownNodes,
     rings: RingsReceived,
@@ -154,6 +156,7 @@ impl<'a> Collector<'a> {
             bytes: 0,
             samples: 0,
             unacknowledged: None,
+            displaced: None,
             nodes,
             rings: RingsReceived::default(),
             growth: None,
@@ -221,6 +224,14 @@ impl<'a> Collector<'a> {
         self.rounds(true, observer, |connection| dump(connection, recording))
     }
 
+    /// Sees to it that what was written is on disk, under another name if the file has lost its own.
+    fn publish(&mut self) -> Result<(), OutputError> {
+        if let Some(lost) = self.writer.move_if_lost()? {
+            self.displaced.get_or_insert(lost);
+        }
+        self.writer.publish()
+    }
+
     /// Does what a request says, up to the file's end.
     pub(super) fn collect(
         &mut self,
@@ -247,12 +258,16 @@ impl<'a> Collector<'a> {
 
     /// Turns the outcome of all fetching into that of the recording: what arrived is kept.
     pub(super) fn finish(
-        self,
+        mut self,
         collected: Result<(), RecordError>,
         request: Request,
     ) -> Result<Outcome, RecordError> {
         match collected {
-            Ok(()) => Ok(self.outcome(None)),
+            Ok(()) => {
+                // The guest has cleared what is in the file, and the file is still open.
+                self.publish()?;
+                Ok(self.outcome(None))
+            }
             Err(RecordError::Output(error)) => self.keep_what_is_safe(error, request.subcommand()),
             Err(error) => self.keep(error),
         }
@@ -284,7 +299,7 @@ impl<'a> Collector<'a> {
             if is_last {
                 self.writer.end(None)?;
             }
-            self.writer.publish()?;
+            self.publish()?;
             for epoch in epochs {
                 self.acknowledge(epoch, is_last, observer)?;
             }
@@ -356,7 +371,7 @@ impl<'a> Collector<'a> {
         }
         self.rings(observer)?;
         self.writer.end(None)?;
-        self.writer.publish()?;
+        self.publish()?;
         Ok(())
     }
 
@@ -492,10 +507,7 @@ impl<'a> Collector<'a> {
                 }
                 Ok(())
             });
-            match result {
-                Err(Attempt::Broken { error, .. }) => Err(Attempt::Broken { error, progressed }),
-                other => other,
-            }
+            result.map_err(|attempt| attempt.after(progressed))
         })
     }
 
@@ -530,7 +542,7 @@ impl<'a> Collector<'a> {
             return Err(error);
         }
         let ended = self.writer.end(Some(&error.to_string()));
-        match ended.and_then(|()| self.writer.publish()) {
+        match ended.and_then(|()| self.publish()) {
             Ok(()) => Ok(self.outcome(Some(error))),
             Err(_) if self.writer.is_published() => self.keep_published(error),
             Err(source) => Err(source.into()),
@@ -553,12 +565,17 @@ impl<'a> Collector<'a> {
         self.writer = self.writer.cut_back()?;
         // If the disk has no room for the end either, readers report that the file was cut.
         let ended = self.writer.end(Some(&error.to_string()));
-        let _ = ended.and_then(|()| self.writer.publish());
+        let _ = ended.and_then(|()| self.publish());
         Ok(self.outcome(Some(error)))
     }
 
     fn outcome(self, incomplete: Option<RecordError>) -> Outcome {
-        Outcome { path: self.writer.path().into(), incomplete, unacknowledged: self.unacknowledged }
+        Outcome {
+            path: self.writer.path().into(),
+            incomplete,
+            unacknowledged: self.unacknowledged,
+            displaced: self.displaced,
+        }
     }
 }
 

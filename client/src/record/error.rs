@@ -42,9 +42,8 @@ pub enum RecordError {
     },
     /// The address now belongs to another guest, or to a restarted one.
     #[error(
-        "the guest was restarted, replaced or suspended while the connection was down, so this \
-         recording cannot be \
-         continued in the same file; `check` shows what the guest has now"
+        "the guest was restarted, replaced or suspended while the connection was down: what is \
+         there now is another, and `check` shows what it has"
     )]
     GuestChanged,
     /// Another client ended and fetched the recording.
@@ -54,12 +53,11 @@ pub enum RecordError {
     Gone { recording: u64 },
     /// The recording could not be followed to its end.
     #[error(
-        "{source}. Recording {recording}, `{}`, may still be running in the guest: see `check`; \
-         `stop --name` \
-         ends and fetches it",
+        "{source}. Recording `{0}` may still be in the guest: see `check`; `stop --name {0}` ends \
+         it and fetches the rest",
         Printable(name)
     )]
-    StillRunning { recording: u64, name: String, source: Box<RecordError> },
+    StillRunning { name: String, source: Box<RecordError> },
     /// A setting is outside the agent's limits.
     #[error("{setting} {asked} is outside the agent's limits: {lowest} to {highest}")]
     Limit { setting: &'static str, asked: String, lowest: String, highest: String },
@@ -93,12 +91,6 @@ pub enum RecordError {
         /// The length needed.
         needed: usize,
     },
-    /// The agent does not have all rows of the caller table that was sent.
-    #[error(
-        "the caller table was not installed completely because another client sent one at the same \
-         time; try again"
-    )]
-    UploadDisturbed,
     /// The agent's counts are malformed.
     #[error("the agent violated the protocol while sending counts: {0}")]
     Epoch(#[from] EpochError),
@@ -203,8 +195,7 @@ impl RecordError {
             RecordError::Limit { .. }
             | RecordError::NothingWaits { .. }
             | RecordError::NotBegun { .. }
-            | RecordError::NeverBegun { .. }
-            | RecordError::UploadDisturbed => exit_code::REFUSED,
+            | RecordError::NeverBegun { .. } => exit_code::REFUSED,
             RecordError::NoSuchRecording { .. } | RecordError::WhichRecording { .. } => {
                 exit_code::NO_SUCH_RECORDING
             }
@@ -255,12 +246,16 @@ impl RecordError {
     }
 
     /// Adds that the recording itself may continue without this client.
-    pub(super) fn while_running(self, recording: u64, name: &str) -> RecordError {
+    pub(crate) fn while_running(self, name: &str) -> RecordError {
         match self {
-            gone @ (RecordError::Gone { .. } | RecordError::GuestChanged) => gone,
-            source => {
-                RecordError::StillRunning { recording, name: name.into(), source: Box::new(source) }
-            }
+            // The recording is gone, or the error names what fetches it.
+            told @ (RecordError::Gone { .. }
+            | RecordError::GuestChanged
+            | RecordError::Leased { .. }
+            | RecordError::NeverBegun { .. }
+            | RecordError::StillRunning { .. }
+            | RecordError::Output(_)) => told,
+            source => RecordError::StillRunning { name: name.into(), source: Box::new(source) },
         }
     }
 }

@@ -35,9 +35,9 @@ pub(crate) fn watch(
     let collected = match dump_until_end(&mut collector, recording, length, observer) {
         Ok(true) => Ok(()),
         Ok(false) => collector.collect(request, observer),
-        Err(error @ RecordError::Output(_)) => Err(error),
-        Err(error) => Err(error.while_running(recording, &settings.name)),
+        Err(error) => Err(error),
     };
+    let collected = collected.map_err(|error| error.while_running(&settings.name));
     collector.finish(collected, request)
 }
 
@@ -72,7 +72,6 @@ fn dump_until_end(
         let wait = next.saturating_sub(passed).clamp(Duration::from_millis(1), CHECK_EVERY);
         let wait = if status.wants_fetch { wait.min(SHORTEST_PAUSE) } else { wait };
         if collector.session.sleep(wait) {
-            observer.event(Event::Stopping);
             return Ok(false);
         }
     }

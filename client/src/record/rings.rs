@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use unikprof_proto::code::state;
-use unikprof_proto::frame::Frame;
-use unikprof_proto::message::{EventNames, Ring, RingHead, Stacks};
+use unikprof_proto::frame::{self, Frame};
+use unikprof_proto::message::{EventNames, Ring, RingEnd, RingHead, Stacks};
 use unikprof_proto::ring;
 
 use super::session::{Attempt, Session};
 use super::{Observer, RecordError};
-use crate::connection::Connection;
+use crate::connection::{Connection, ConnectionError};
+use crate::frame_reader::encoded;
 use crate::recording::{KnownNodes, NodeOrder};
 use crate::timeline::{Extent, Moment, RingOrder, RingOrderError, RingPart, WallClock, Window};
 
@@ -174,24 +175,24 @@ impl Session {
         let vcpus = self.agent().vcpus;
         for vcpu in 0..vcpus {
             let of_each = wanted.most_bytes / RECORD_BYTES / u64::from(vcpus);
-            let part = self.persist(observer, |connection, _| {
-                let position = match (received.next.get(&vcpu), wanted.most_bytes) {
-                    (Some(next), _) => *next,
+            let mut part = RingPartReceived {
+                bytes: Vec::new(),
+                order: received.order.clone(),
+                nodes: nodes.clone(),
+                next: received.next.get(&vcpu).copied(),
+                first_ns: None,
+            };
+            self.persist(observer, |connection, _| {
+                let position = match (part.next, wanted.most_bytes) {
+                    (Some(next), _) => next,
                     (None, 0) => 0,
                     (None, _) => head_of_ring(connection, vcpu)?.next.saturating_sub(of_each),
                 };
-                let request = Ring { vcpu, position, since_ns: wanted.since_ns };
-                RingPartReceived {
-                    bytes: Vec::new(),
-                    order: received.order.clone(),
-                    nodes: nodes.clone(),
-                    next: position,
-                }
-                .receive(connection, &request)
+                part.receive(connection, &Ring { vcpu, position, since_ns: wanted.since_ns })
             })?;
             keep(&part.bytes)?;
             received.order = part.order;
-            received.next.insert(vcpu, part.next);
+            received.next.extend(part.next.map(|next| (vcpu, next)));
             *nodes = part.nodes;
         }
         // After the records: every name that they use is there by now.
@@ -234,25 +235,55 @@ struct RingPartReceived {
     bytes: Vec<u8>,
     order: RingOrder,
     nodes: KnownNodes,
-    next: u64,
+    /// The position of the next record.
+    next: Option<u64>,
+    /// When the first record was written.
+    first_ns: Option<u64>,
 }
 
 impl RingPartReceived {
-    /// Fetches records, and then the stacks that they refer to and the client lacks.
-    fn receive(
-        mut self,
-        connection: &mut Connection,
-        request: &Ring,
-    ) -> Result<RingPartReceived, Attempt> {
-        let RingPartReceived { bytes, order, nodes, next } = &mut self;
+    /// Fetches records, and then the stacks that they refer to and the client lacks. What has
+    /// arrived when the connection breaks is kept, and the next request goes on behind it.
+    fn receive(&mut self, connection: &mut Connection, request: &Ring) -> Result<(), Attempt> {
+        let vcpu = request.vcpu;
+        let before = (self.bytes.len(), self.order.clone());
+        let had = (self.next, self.nodes.known(vcpu));
+        let Err(attempt) = self.receive_rest(connection, request) else {
+            return Ok(());
+        };
+        let has_progressed = had != (self.next, self.nodes.known(vcpu));
+        if !has_progressed {
+            self.bytes.truncate(before.0);
+            self.order = before.1;
+        } else if self.order.is_amid_records() {
+            let (next, whole_since_ns) = (self.next.unwrap_or(0), self.first_ns.unwrap_or(0));
+            let end = RingEnd { vcpu, next, lost: 0, whole_since_ns };
+            let end = encoded(&end).map_err(ConnectionError::in_frame(DOING))?;
+            if let Some(frame) = frame::split(&end).map_err(ConnectionError::in_frame(DOING))? {
+                self.order.accept(&frame).map_err(|error| Attempt::Failed(error.into()))?;
+            }
+            self.bytes.extend(end);
+        }
+        Err(attempt.after(has_progressed))
+    }
+
+    fn receive_rest(&mut self, connection: &mut Connection, request: &Ring) -> Result<(), Attempt> {
+        let RingPartReceived { bytes, order, nodes, next, first_ns } = self;
         let vcpu = request.vcpu;
         connection.send(request, DOING)?;
         // The agent answers in order: every stack that the records name is there by then.
         let stacks = Stacks { vcpu, known: nodes.known(vcpu) };
         connection.send(&stacks, DOING)?;
         receive(connection, order, Answer::Records(vcpu), bytes, |part| {
-            if let RingPart::End(end) = part {
-                *next = end.next;
+            match part {
+                RingPart::Run(run) => {
+                    ring::decode(run.base_ns, run.count, run.payload, |record| {
+                        first_ns.get_or_insert(record.at_ns);
+                    })?;
+                    *next = Some(run.first.saturating_add(run.count.into()));
+                }
+                RingPart::End(end) => *next = Some(end.next),
+                _ => {}
             }
             Ok(())
         })?;
@@ -263,8 +294,7 @@ impl RingPartReceived {
                 _ => {}
             }
             Ok(())
-        })?;
-        Ok(self)
+        })
     }
 }
 

@@ -27,9 +27,6 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 /// How long the last request of a session that has failed is tried.
 const LAST_TRY: Duration = Duration::from_secs(2);
 
-/// How often a request may break its connection before that is no accident.
-const MOST_BREAKS: u32 = 8;
-
 /// How long to wait for the other side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
@@ -79,6 +76,16 @@ impl Attempt {
     /// frames belong to these, so that the connection cannot be used on.
     pub(super) fn while_pipelined(error: ConnectionError) -> Attempt {
         if error.may_be_taken_up_again() { error.into() } else { Attempt::Failed(error.into()) }
+    }
+}
+
+impl Attempt {
+    /// The same, where anything new may have arrived.
+    pub(super) fn after(self, progressed: bool) -> Attempt {
+        match self {
+            Attempt::Broken { error, .. } => Attempt::Broken { error, progressed },
+            failed => failed,
+        }
     }
 }
 
@@ -161,8 +168,8 @@ impl Session {
     /// Sends the caller table given in the settings, unless the agent already has it, and starts a
     /// recording. While other recordings run the agent replaces no table: if it has no room for a
     /// second one, the recording uses the one that is there. If there is none, it starts without,
-    /// unless every frame is to be looked up. The start request is not repeated on a new
-    /// connection, since it is unknown whether the first one arrived.
+    /// unless every frame is to be looked up. The agent ends a recording by itself if this client
+    /// does not learn that it has started.
     pub fn start(&mut self, settings: &Settings) -> Result<Started, RecordError> {
         self.start_observed(settings, &mut ())
     }
@@ -173,7 +180,11 @@ impl Session {
         settings: &Settings,
         observer: &mut dyn Observer,
     ) -> Result<Started, RecordError> {
-        self.start_telling(settings, observer).map(|(started, _)| started)
+        let (started, _) = self.start_telling(settings, observer)?;
+        // The agent takes any further request for the confirmation.
+        let confirmed = self.check(observer);
+        confirmed.map_err(|error| error.while_running(&settings.name))?;
+        Ok(started)
     }
 
     /// [`start`](Self::start), which also answers whether the recording uses the caller table of
@@ -187,7 +198,7 @@ impl Session {
         // Before a table is sent for nothing.
         settings.request(&self.greeting.info)?;
         let Some(callers) = &settings.callers else {
-            return Ok((self.start_once(settings)?, false));
+            return Ok((self.start_once(settings, observer)?, false));
         };
         let held = self.greeting.info.caller_table;
         let with_callers = |started| Ok((started, true));
@@ -198,7 +209,7 @@ impl Session {
                 // Others use the table that is there. It may have become this one since the
                 // greeting.
                 Err(error) if error.is_refused(refusal::ALREADY_RECORDING) => {
-                    return match self.start_once(settings) {
+                    return match self.start_once(settings, observer) {
                         Err(error) if error.is_refused(refusal::NO_TABLE) => {
                             self.start_with_held(settings, held, error, observer)
                         }
@@ -208,7 +219,7 @@ impl Session {
                 other => other?,
             }
         }
-        match self.start_once(settings) {
+        match self.start_once(settings, observer) {
             // Another client has replaced the table since the greeting.
             Err(error) if error.is_refused(refusal::NO_TABLE) => {
                 match self.install(callers, observer) {
@@ -216,7 +227,7 @@ impl Session {
                         self.start_with_held(settings, held, error, observer)
                     }
                     Err(error) => Err(error),
-                    Ok(()) => self.start_once(settings).and_then(with_callers),
+                    Ok(()) => self.start_once(settings, observer).and_then(with_callers),
                 }
             }
             other => other.and_then(with_callers),
@@ -235,7 +246,7 @@ impl Session {
     ) -> Result<(Started, bool), RecordError> {
         let mut other = Settings { callers: None, held_callers: held, ..settings.clone() };
         if other.held_callers.is_some() {
-            match self.start_once(&other) {
+            match self.start_once(&other, observer) {
                 Err(error) if error.is_refused(refusal::NO_TABLE) => {}
                 Err(error) => return Err(error),
                 Ok(started) => {
@@ -251,7 +262,7 @@ impl Session {
             return Err(refused);
         }
         other.held_callers = None;
-        let started = self.start_once(&other)?;
+        let started = self.start_once(&other, observer)?;
         observer.event(Event::CallerTableNotTaken { uses_held: false });
         Ok((started, false))
     }
@@ -263,8 +274,10 @@ impl Session {
         observer: &mut dyn Observer,
     ) -> Result<(), RecordError> {
         let max_request = self.greeting.info.max_request;
-        let held =
-            self.persist(observer, |connection, _| upload(connection, callers, max_request))?;
+        let mut arrived = 0;
+        let held = self.persist(observer, |connection, _| {
+            upload(connection, callers, max_request, &mut arrived)
+        })?;
         self.greeting.info.caller_table = Some(held);
         Ok(())
     }
@@ -276,7 +289,23 @@ impl Session {
     ) -> Result<(), RecordError> {
         // Whatever happens on the way, the agent's former table may be gone.
         self.greeting.info.caller_table = None;
-        self.quitting_at_first(|session| session.add_callers(callers, observer))?;
+        let end = deadline::after(self.reconnect);
+        let mut waits = Waits::new(FIRST_BACKOFF, LONGEST_BACKOFF);
+        self.quitting_at_first(|session| {
+            loop {
+                match session.add_callers(callers, observer) {
+                    // Clients that send at the same time disturb each other.
+                    Err(error)
+                        if error.is_refused(refusal::OTHER_UPLOAD) && Instant::now() < end =>
+                    {
+                        if !session.approach.interrupt.sleep_unless_quit(waits.next()) {
+                            return Err(ConnectionError::Interrupted.into());
+                        }
+                    }
+                    other => return other,
+                }
+            }
+        })?;
         self.installed = self.greeting.info.caller_table;
         Ok(())
     }
@@ -307,17 +336,25 @@ impl Session {
         self.approach.interrupt = interrupt;
     }
 
-    fn start_once(&mut self, settings: &Settings) -> Result<Started, RecordError> {
+    fn start_once(
+        &mut self,
+        settings: &Settings,
+        observer: &mut dyn Observer,
+    ) -> Result<Started, RecordError> {
         let mut request = settings.request(&self.greeting.info)?;
         if settings.callers.is_some() {
             request.caller_table = self.installed.or(request.caller_table);
         }
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            None => self.connection.insert(self.approach.begin()?.0),
-        };
         const DOING: &str = "starting the recording";
-        Ok(connection.ask(&request, "the start of a recording", DOING)?)
+        // The agent answers a start that is repeated as it did the first time.
+        let started = self.persist(observer, |connection, _| {
+            Ok(connection.ask(&request, "the start of a recording", DOING)?)
+        });
+        started.map_err(|error| match error {
+            RecordError::Connection(ConnectionError::Refused { .. })
+            | RecordError::Connection(ConnectionError::NotAllowed { .. }) => error,
+            error => error.while_running(&settings.name),
+        })
     }
 
     /// Requests the state of the recorder and of each recording.
@@ -375,11 +412,15 @@ impl Session {
         observer: &mut dyn Observer,
         mut attempt: impl FnMut(&mut Connection, &mut dyn Observer) -> Result<T, Attempt>,
     ) -> Result<T, RecordError> {
-        let mut breaks = 0;
+        // Since when it breaks again and again without anything new.
+        let mut broke: Option<Instant> = None;
         loop {
             let connection = match &mut self.connection {
                 Some(connection) => connection,
-                None => self.reconnect(observer)?,
+                None => {
+                    let passed = broke.map_or(Duration::ZERO, |broke| broke.elapsed());
+                    self.reconnect(self.reconnect.saturating_sub(passed), observer)?
+                }
             };
             let (error, progressed) = match attempt(connection, observer) {
                 Ok(answer) => return Ok(answer),
@@ -394,25 +435,27 @@ impl Session {
             }
             // A small guest has few sockets: the old one must be closed before the new one opens.
             self.connection = None;
-            breaks = if progressed { 1 } else { breaks + 1 };
-            if breaks > MOST_BREAKS || self.reconnect.is_zero() {
+            if progressed {
+                broke = None;
+            }
+            if broke.get_or_insert_with(Instant::now).elapsed() >= self.reconnect {
                 return Err(error.into());
             }
             observer.event(Event::ConnectionLost(&error));
         }
     }
 
-    /// Connects again, trying for as long as patience lasts.
-    fn reconnect(&mut self, observer: &mut dyn Observer) -> Result<&mut Connection, RecordError> {
+    /// Connects again, trying for so long.
+    fn reconnect(
+        &mut self,
+        patience: Duration,
+        observer: &mut dyn Observer,
+    ) -> Result<&mut Connection, RecordError> {
         let began = Instant::now();
-        let end = deadline::after(self.reconnect);
+        let end = deadline::after(patience);
         let interrupt = &self.approach.interrupt;
         let mut waits = Waits::new(FIRST_BACKOFF, LONGEST_BACKOFF);
-        let mut told = false;
         loop {
-            if interrupt.stop() && !interrupt.quit() && !std::mem::replace(&mut told, true) {
-                observer.event(Event::Stopping);
-            }
             let until = (Instant::now() + waits.next()).min(end);
             if !interrupt.sleep_until(until, Interrupt::quit) {
                 return Err(ConnectionError::Interrupted.into());

@@ -19,6 +19,7 @@ use super::session::{Attempt, Session};
 use super::{Event, Observer, RecordError};
 use crate::connection::{Connection, ConnectionError, TRACING};
 use crate::frame_reader;
+use crate::output::OutputError;
 use crate::recording::{FileCaller, FileFunction, FileTrace, KnownNodes, RecordingWriter};
 use crate::trace::{Order, TraceError};
 
@@ -66,6 +67,8 @@ pub(crate) struct OrderedProbe {
 #[derive(Debug)]
 pub(crate) struct TraceOutcome {
     pub(crate) path: PathBuf,
+    /// Why it has another name than the one that was asked for.
+    pub(crate) displaced: Option<OutputError>,
     /// Why data is missing, if it is.
     pub(crate) incomplete: Option<RecordError>,
 }
@@ -94,6 +97,7 @@ pub(crate) fn trace(
         session,
         writer,
         trace,
+        counts: None,
         rings: (!order.order.count_only).then(|| RingsOfTrace {
             received: RingsReceived::default(),
             nodes,
@@ -104,9 +108,9 @@ pub(crate) fn trace(
     let ended = tracer.end(name_of, followed, observer);
     match ended {
         Ok(incomplete) => {
-            let path = tracer.writer.path().to_owned();
+            let displaced = tracer.writer.move_if_lost()?;
             tracer.writer.publish()?;
-            Ok(TraceOutcome { path, incomplete })
+            Ok(TraceOutcome { path: tracer.writer.path().to_owned(), displaced, incomplete })
         }
         Err(error) => {
             tracer.session.abandon_trace(trace, observer);
@@ -133,6 +137,8 @@ struct Tracer<'s> {
     session: &'s mut Session,
     writer: RecordingWriter,
     trace: u64,
+    /// The newest that were fetched.
+    counts: Option<Counts>,
     rings: Option<RingsOfTrace>,
 }
 
@@ -161,7 +167,9 @@ impl Tracer<'_> {
                     calls: counts.calls,
                     duration_ns: order.duration_ns,
                 });
-                if counts.state.state != trace_state::ARMED {
+                let is_armed = counts.state.state == trace_state::ARMED;
+                self.counts = Some(counts);
+                if !is_armed {
                     return Ok(());
                 }
             }
@@ -171,7 +179,6 @@ impl Tracer<'_> {
                 return Ok(());
             }
             if self.session.sleep(wait) {
-                observer.event(Event::Stopping);
                 return Ok(());
             }
         }
@@ -187,14 +194,7 @@ impl Tracer<'_> {
         let rest = followed.and_then(|()| {
             self.session.stop_trace(self.trace, observer)?;
             self.drain(observer)?;
-            let counts = self.session.fetch_trace(self.trace, observer)?;
-            self.writer.append(&counts.frames)?;
-            for code in counts.callers {
-                if let Some(name) = name_of(code) {
-                    let name = cut(&name);
-                    append(&mut self.writer, &FileCaller { code, name })?;
-                }
-            }
+            self.counts = Some(self.session.fetch_trace(self.trace, observer)?);
             Ok(())
         });
         let incomplete = match rest {
@@ -207,6 +207,15 @@ impl Tracer<'_> {
                 Some(error)
             }
         };
+        if let Some(counts) = self.counts.take() {
+            self.writer.append(&counts.frames)?;
+            for code in counts.callers {
+                if let Some(name) = name_of(code) {
+                    let name = cut(&name);
+                    append(&mut self.writer, &FileCaller { code, name })?;
+                }
+            }
+        }
         let reason = incomplete.as_ref().map(ToString::to_string);
         self.writer.end(reason.as_deref())?;
         Ok(incomplete)

@@ -22,15 +22,22 @@ const UNANSWERED: usize = 32 << 10;
 const RUN_HEAD: usize = 10 + 5 + 5 + 3;
 
 /// Sends the parts that the agent does not have; returns the checksum of the table that it then
-/// holds. May be repeated after a lost connection: the agent tells which rows have arrived.
+/// holds. May be repeated after a lost connection: the agent tells which rows have arrived, whose
+/// number becomes `arrived`.
 pub(super) fn upload(
     connection: &mut Connection,
     table: &CallerTable,
     max_request: u32,
+    arrived: &mut u64,
 ) -> Result<u32, Attempt> {
+    let before = *arrived;
     let mut held = table.checksum();
+    let mut earlier = 0;
     for part in table.parts() {
-        held = upload_part(connection, part, max_request)?;
+        let mut count = |rows: u32| *arrived = (*arrived).max(earlier + u64::from(rows));
+        let sent = upload_part(connection, part, max_request, &mut count);
+        held = sent.map_err(|attempt| attempt.after(*arrived > before))?;
+        earlier += u64::from(part.part.rows);
     }
     Ok(held)
 }
@@ -39,43 +46,27 @@ fn upload_part(
     connection: &mut Connection,
     TablePart { part, rows }: &TablePart,
     max_request: u32,
+    count: &mut impl FnMut(u32),
 ) -> Result<u32, Attempt> {
     let begin =
         TableBegin { first: part.first, end: part.end, rows: part.rows, checksum: part.checksum };
-    // Announced again, a part is gone on with, and the answer tells how much of it has arrived.
-    let announce = |connection: &mut Connection| -> Result<TableReady, Attempt> {
-        send(connection, |connection| connection.send(&begin, DOING))?;
-        Ok(connection.answer("permission to send a caller table", DOING)?)
-    };
-    let mut ready = announce(connection)?;
     loop {
-        let TableReady { upload, rows: held } = ready;
+        // Announced again, a part is gone on with, and the answer tells how much of it has arrived:
+        // less than was sent if another client sends the same.
+        connection.send(&begin, DOING)?;
+        let TableReady { upload, rows: held } =
+            connection.answer("permission to send a caller table", DOING)?;
+        count(held);
         let (frames, sent) =
             run_frames(upload, rows, held, max_request).map_err(Attempt::Failed)?;
-        send(connection, |connection| connection.send_frames(&frames, DOING))?;
+        connection.send_frames(&frames, DOING)?;
         if sent == part.rows {
-            send(connection, |connection| connection.send(&TableEnd { upload }, DOING))?;
+            connection.send(&TableEnd { upload }, DOING)?;
             let installed: TableInstalled =
                 connection.answer("an installed caller table", DOING)?;
             return Ok(installed.caller_table);
         }
-        ready = announce(connection)?;
-        if ready.rows != sent {
-            return Err(Attempt::Failed(RecordError::UploadDisturbed));
-        }
     }
-}
-
-/// Sends something. An agent that hangs up meanwhile has said why.
-fn send(
-    connection: &mut Connection,
-    what: impl FnOnce(&mut Connection) -> Result<(), ConnectionError>,
-) -> Result<(), Attempt> {
-    what(connection).map_err(|error| {
-        let refused = connection.receive(DOING).err();
-        let refused = refused.filter(|error| matches!(error, ConnectionError::Refused { .. }));
-        refused.unwrap_or(error).into()
-    })
 }
 
 /// The next rows behind the first `held`, about [`UNANSWERED`] bytes of them as frames that this

@@ -93,6 +93,12 @@ impl RecordingWriter {
         self.file.get_mut().publish()
     }
 
+    /// [`AtomicFile::move_if_lost`].
+    pub(crate) fn move_if_lost(&mut self) -> Result<Option<OutputError>, OutputError> {
+        self.file.flush().map_err(|e| self.failed(e))?;
+        self.file.get_mut().move_if_lost()
+    }
+
     /// Restores the file as last published: data written since, but not published, is dropped.
     pub(crate) fn cut_back(self) -> Result<RecordingWriter, OutputError> {
         // What waits in the buffer goes with it: dropped, it would be written once more.

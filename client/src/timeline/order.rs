@@ -104,6 +104,11 @@ impl RingOrder {
         !matches!(self.place, Phase::Between)
     }
 
+    /// Whether the records of a vCPU have begun and not ended.
+    pub(crate) fn is_amid_records(&self) -> bool {
+        matches!(self.place, Phase::Records { .. })
+    }
+
     /// Checks the next frame, which must be one that [`RingOrder::takes`].
     pub(crate) fn accept<'a>(&mut self, frame: &Frame<'a>) -> Result<RingPart<'a>, RingOrderError> {
         match frame.kind {

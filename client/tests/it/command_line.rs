@@ -425,7 +425,7 @@ fn recordings_are_their_owners_alone() {
     let dump = format!("connect {address} dump --format text -o /dev/full");
     let output = run_after("umask 022", &dump, here.path());
     let stderr = String::from_utf8(output.stderr).unwrap();
-    let kept = stderr.split("is complete, in ").nth(1).expect(&stderr);
+    let kept = stderr.split("recording itself is in ").nth(1).expect(&stderr);
     let kept = kept.split(';').next().unwrap();
     assert_eq!(mode(Path::new(kept)), 0o600);
 }
@@ -435,8 +435,8 @@ fn a_report_that_cannot_be_written_does_not_cost_the_recording() {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(Script::default());
     let (_, stderr) = connect(7, &peer, "record 1s -o /dev/full --format text", here.path());
-    has(&stderr, &["/dev/full", "is complete, in "]);
-    let kept = stderr.split("is complete, in ").nth(1).unwrap().split(';').next().unwrap();
+    has(&stderr, &["/dev/full", "recording itself is in "]);
+    let kept = stderr.split("recording itself is in ").nth(1).unwrap().split(';').next().unwrap();
     expect(0, &format!("report {kept}"), here.path());
     fs::remove_file(kept).unwrap();
 }
@@ -681,6 +681,19 @@ fn too_little_memory_is_an_error() {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert_eq!(stderr, "error: out of memory: no room for 1073741824 bytes more\n");
+}
+
+/// Guards against an end by SIGXFSZ.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_of_file_sizes_is_an_error() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script::default());
+    let stop = format!("connect {} stop -o r.unikprof", peer.address);
+    let output = run_after("ulimit -f 0", &stop, here.path());
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(7), "{stderr}");
+    has(&stderr, &["Nothing is lost"]);
 }
 
 #[test]

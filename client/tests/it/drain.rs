@@ -1,16 +1,19 @@
 //! A client that stays connected fetches counts and rings before the guest's memory is full: the
 //! file holds all of the recording, and nothing is acknowledged before it is on disk.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::peer::{self, PATIENT, Peer, Ring, Script, encode, ring, samples_of};
-use unikprof_client::record::RecordError;
+use crate::peer::{self, PATIENT, Peer, Ring, Script, encode, program, ring, samples_of};
+use unikprof_client::record::{self, RecordError};
 use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_client::timeline::Window;
 use unikprof_proto::code::{message_type as types, refusal};
 use unikprof_proto::message::Started;
+use unikprof_proto::ring::kind;
 use unikprof_test_kit::assert_is;
 
 /// One vCPU, whose epochs have a new stack each, and whose ring holds so many records and has so
@@ -131,7 +134,8 @@ fn what_a_ring_evicts_between_two_drains_is_counted() {
     let here = tempfile::tempdir().unwrap();
     let path = here.path().join("r.unikprof");
     let peer = Peer::start(script(8, 12, 2));
-    peer.record(&path, PATIENT).unwrap();
+    let (_, stderr) = program::connect(0, &peer, &["record", "-o", "r.unikprof"], here.path());
+    assert!(stderr.contains("8 records of the rings were evicted"), "{stderr}");
     let recording = read(&path);
     assert_eq!(records(&recording), 3 * 8);
     let timeline = recording.timeline.unwrap();
@@ -194,9 +198,121 @@ fn what_was_drained_before_the_connection_broke_for_good_is_kept() {
     let error = outcome.incomplete.unwrap();
     assert!(matches!(error, RecordError::StillRunning { .. }), "{error}");
     assert!(error.to_string().contains("stop --name"), "{error}");
+    assert!(outcome.displaced.is_none());
     let recording = read(&path);
     assert_is!(recording.completeness, Completeness::Incomplete(_));
     assert!(recording.profile.sample_count() >= samples(&script, 1));
+}
+
+/// The guest has cleared what was in the file that is gone, or has another one's content.
+#[cfg(unix)]
+#[test]
+fn a_file_that_is_removed_or_replaced_while_it_is_written_is_kept_beside() {
+    let outer = tempfile::tempdir().unwrap();
+    let removed: fn(&Path) = |file| std::fs::remove_file(file).unwrap();
+    let replaced: fn(&Path) = |file| {
+        std::fs::write(file.with_extension("new"), "another's").unwrap();
+        std::fs::rename(file.with_extension("new"), file).unwrap();
+    };
+    let folder_removed: fn(&Path) = |file| std::fs::remove_dir_all(file.parent().unwrap()).unwrap();
+    for harm in [removed, replaced, folder_removed] {
+        let folder = outer.path().join("here");
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("r.unikprof");
+        for at in [7, 10] {
+            let place = path.clone();
+            let script = Script {
+                on_acknowledge: Some(Arc::new(move |epoch| {
+                    if epoch == at {
+                        harm(&place);
+                    }
+                })),
+                ..script(20, 12, 3)
+            };
+            std::fs::create_dir_all(&folder).unwrap();
+            let peer = Peer::start(script.clone());
+            let words = ["record", "-o", "r.unikprof", "-o", "../r.folded"];
+            let outcome = program::command(
+                &[&["connect", &peer.address.to_string()], &words[..]].concat(),
+                &folder,
+            )
+            .env("TMPDIR", outer.path())
+            .output()
+            .unwrap();
+            let stderr = String::from_utf8(outcome.stderr).unwrap();
+            assert_eq!(outcome.status.code(), Some(7), "{stderr}");
+            let named = stderr.split("the recording itself is in ").nth(1).unwrap();
+            let kept = read(&folder.join(named.split(';').next().unwrap()));
+            assert_eq!(kept.completeness, Completeness::Complete);
+            assert_eq!(kept.profile.sample_count(), samples(&script, 4));
+        }
+        let _ = std::fs::remove_dir_all(&folder);
+    }
+}
+
+/// Guards against a signal that is told only once the guest has answered, and against one that
+/// leaves a recording in the guest without a word.
+#[cfg(unix)]
+#[test]
+fn a_signal_is_told_while_the_guest_is_silent() {
+    let here = tempfile::tempdir().unwrap();
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let held = Mutex::new(held);
+    let peer = Peer::start(Script {
+        on_acknowledge: Some(Arc::new(move |_| {
+            let _ = held.lock().unwrap().recv_timeout(PATIENT);
+        })),
+        ..script(20, 12, 3)
+    });
+    let address = peer.address.to_string();
+    let words =
+        ["connect", &address, "--timeout", "1h", "record", "--name", "n", "-o", "r.unikprof"];
+    let mut child = program::command(&words, here.path()).stderr(Stdio::piped()).spawn().unwrap();
+    peer.wait_for("acknowledge 7");
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    for told in ["the samples so far are kept", "`stop --name n` ends it and fetches the rest"] {
+        let kill = Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+        assert!(lines.any(|line| line.contains(told)), "{told}");
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(8));
+    assert_eq!(peer.asked("acknowledge"), 1, "the guest was silent all the time");
+    drop(release);
+    let kept = Recording::open(&here.path().join("r.unikprof"), Reading::Salvage).unwrap();
+    assert_eq!(kept.epochs, 1);
+}
+
+/// Each connection brings a run of a ring's records: the next one goes on behind it.
+#[test]
+fn a_ring_is_fetched_over_connections_that_break_within_it() {
+    let here = tempfile::tempdir().unwrap();
+    let path = here.path().join("r.unikprof");
+    let usual = Script::default();
+    let runs: Vec<_> = (0..30_u64)
+        .map(|at| ring::run(0, at, &[ring::record(kind::SAMPLE, 1_000 + at, 0, 1)]))
+        .collect();
+    let frames = [vec![encode(&ring::head(0, 0, 30))], runs, vec![ring::end(0, 30)]].concat();
+    let peer = Peer::start(Script {
+        vcpus: usual.vcpus[..1].to_vec(),
+        ring: Some(Ring {
+            names: ring::names(&[], 0),
+            records: vec![frames.concat()],
+            stacks: vec![ring::stacks(0, &[&[0x150, 0x110]])],
+            goes_on: Some((ring::head(0, 0, 30), frames)),
+            ..Ring::default()
+        }),
+        ..usual
+    });
+    let request = record::Request::Stop { recording: 3 };
+    let outcome = record::fetch(&mut peer.session(PATIENT), request, &path, &mut ()).unwrap();
+    assert!(outcome.incomplete.is_none(), "{outcome:?}");
+    let asked: Vec<u64> = peer.asked_rings().iter().map(|ring| ring.position).collect();
+    assert_eq!(asked, (0..=30).collect::<Vec<u64>>());
+    let recording = read(&path);
+    assert_eq!(recording.contradictions, [""; 0]);
+    let ring = &recording.timeline.as_ref().unwrap().rings()[0];
+    assert_eq!((ring.evicted, ring.overwritten), (0, 0));
+    assert_eq!(records(&recording), 30);
 }
 
 /// Another client took the recording over: what this one has is kept, and the error says what to

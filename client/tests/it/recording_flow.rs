@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::peer::{self, Fold, PATIENT, Peer, Script};
+use crate::peer::{self, Fold, PATIENT, Peer, Script, program};
 use unikprof_client::connection::{Access, ConnectionError};
 use unikprof_client::interrupt::Interrupt;
 use unikprof_client::record::{self, Event, Observer, Outcome, RecordError, Request, Settings};
@@ -186,6 +186,38 @@ fn nothing_is_written_where_nothing_arrived() {
     assert_eq!(error.exit_code(), 3, "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), b"an older recording");
     assert_eq!(names(directory.path()), ["r.unikprof"]);
+}
+
+/// The time that was given counts, not how often the connection breaks.
+#[test]
+fn a_line_that_breaks_again_and_again_is_tried_for_the_whole_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("r.unikprof");
+    let script = Script::default();
+    let peer = Peer::start(Script { cuts: vec![greeting(&script) + 2; 12], ..script });
+    let outcome = fetch(&peer, Request::Stop { recording: 0 }, &path).unwrap();
+    assert!(outcome.incomplete.is_none(), "{outcome:?}");
+}
+
+/// The agent answers a start that is repeated the same, or discards a recording whose start is
+/// never confirmed.
+#[test]
+fn a_start_whose_answer_is_lost_is_repeated() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = Script::default();
+    let cut = greeting(&script) + 3;
+    for words in [&["record", "-o", "r.unikprof"][..], &["start"]] {
+        let peer = Peer::start(Script { cuts: vec![cut], ..script.clone() });
+        program::connect(0, &peer, words, directory.path());
+        assert_eq!(peer.asked("start"), 2);
+        assert!(peer.asked("check") > 0, "{words:?} confirms");
+        // For good.
+        let cuts = [vec![cut], vec![20; 1000]].concat();
+        let peer = Peer::start(Script { cuts, ..script.clone() });
+        let words = [words, &["--name", "n", "--retry", "300ms"]].concat();
+        let (_, stderr) = program::connect(3, &peer, &words, directory.path());
+        assert!(stderr.contains("`stop --name n` ends it"), "{stderr}");
+    }
 }
 
 #[test]

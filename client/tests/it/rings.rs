@@ -43,6 +43,7 @@ fn answers(head: &RingHead, records: &[Record]) -> Ring {
         stacks: vec![ring::stacks(0, &[&[0x150, 0x110], &[0x170, 0x110]])],
         closes_after: None,
         live: None,
+        goes_on: None,
     }
 }
 

@@ -98,8 +98,14 @@ impl Recorder<'_> {
         }
     }
 
+    /// A client makes a request other than a start: it has received the answer to its start.
+    pub(crate) fn confirm(&mut self, client: &Client) {
+        self.state.recordings.iter_mut().for_each(|one| one.confirm(client));
+    }
+
     /// Starts a recording, and gives the lease on it to `client`; returns its id and when it
-    /// begins.
+    /// begins. It is discarded after a while unless the client [confirms](Self::confirm) that it
+    /// has received the answer; a request that is repeated instead is answered the same again.
     pub(crate) fn start(
         &mut self,
         agent: &AnyAgent<'_, '_>,
@@ -107,6 +113,10 @@ impl Recorder<'_> {
         request: &Start<'_>,
         server_ns: u64,
     ) -> Outcome<(u64, u64)> {
+        let repeated = self.recordings().find(|one| one.is_start_of(client, request.name));
+        if let Some(same) = repeated {
+            return Outcome::Done((same.id(), same.settings().started_ns));
+        }
         let checked = checks::check(request)
             .and_then(|()| checks::check_heap(agent, request))
             .and_then(|()| checks::check_wall(agent, request))
@@ -131,7 +141,7 @@ impl Recorder<'_> {
             return Outcome::Refused(refused);
         }
         recording.discard(agent);
-        recording.start(id, request, now_ns);
+        recording.start(id, client, request, now_ns);
         if let Err(refused) = recording.take_lease(client, now_ns) {
             return Outcome::Refused(refused);
         }

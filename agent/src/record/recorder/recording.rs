@@ -12,7 +12,8 @@ use crate::count::recording::{Begin, Lookup};
 use crate::ground::sync::Ordering;
 use crate::ground::text::{Name, Text};
 
-/// A client whose connection is lost while an epoch waits keeps its lease for this time.
+/// A client whose connection is lost while an epoch waits keeps its lease for this time. A
+/// recording whose start its client has not confirmed is kept as long.
 const LEASE_NS: u64 = 30_000_000_000;
 
 impl Recording {
@@ -143,13 +144,26 @@ impl Recording {
     pub(super) fn free(&mut self, agent: &AnyAgent<'_, '_>) {
         self.phase = Phase::Idle;
         self.lease = None;
+        self.unconfirmed = None;
         self.wants_reap = true;
         agent.forget_head(self.index);
     }
 
+    /// Whether a request repeats the one that started this recording, because its answer was lost.
+    pub(super) fn is_start_of(&self, client: &Client, name: &str) -> bool {
+        let starter = self.unconfirmed.map(|(starter, _)| starter);
+        !self.is_free() && starter == Some(client.id) && self.settings.name.as_str() == name
+    }
+
+    /// A client that makes another request has received the answer to its start.
+    pub(super) fn confirm(&mut self, client: &Client) {
+        self.unconfirmed = self.unconfirmed.filter(|(starter, _)| *starter != client.id);
+    }
+
     /// Starts a recording in this place, which is free.
-    pub(super) fn start(&mut self, id: u64, request: &Start<'_>, now_ns: u64) {
+    pub(super) fn start(&mut self, id: u64, client: &Client, request: &Start<'_>, now_ns: u64) {
         self.id = id;
+        self.unconfirmed = (client.id != 0).then_some((client.id, now_ns.saturating_add(LEASE_NS)));
         self.settings = Settings {
             name: Name::from(request.name),
             mode: request.mode,
@@ -171,6 +185,7 @@ impl Recording {
         match self.phase {
             Phase::Delayed => {
                 self.phase = Phase::Idle;
+                self.unconfirmed = None;
                 return Outcome::Done(self.waiting(true));
             }
             Phase::Recording => self.phase = Phase::Ending,
@@ -215,6 +230,13 @@ impl Recording {
         server_ns: u64,
     ) -> Option<u64> {
         let retry = Some(now_ns.saturating_add(RETRY_NS));
+        let confirmed_by_ns = self.unconfirmed.map(|(_, until_ns)| until_ns);
+        if confirmed_by_ns.is_some_and(|until_ns| now_ns >= until_ns) {
+            match self.stop(agent, server_ns) {
+                Outcome::NotYet => return retry,
+                _ => self.discard(agent),
+            }
+        }
         if self.phase == Phase::Delayed && now_ns >= self.settings.started_ns {
             if !self.epochs.clear_some(agent) {
                 return retry;
@@ -229,11 +251,13 @@ impl Recording {
         if !self.epochs.clear_some(agent) || self.phase == Phase::Ending {
             return retry;
         }
-        match self.phase {
+        let due_ns = match self.phase {
             Phase::Delayed => Some(self.settings.started_ns),
             Phase::Recording => (until_ns != u64::MAX).then_some(until_ns),
             Phase::Idle | Phase::Ending | Phase::Finished => None,
-        }
+        };
+        let confirmed_by_ns = self.unconfirmed.map(|(_, until_ns)| until_ns);
+        due_ns.into_iter().chain(confirmed_by_ns).min()
     }
 
     /// The counters of all vCPUs since the recording began.

@@ -36,6 +36,9 @@ impl Session {
         let server_ns = server.total_ns;
         let client = &self.client;
         recorder.update_leases(&context.clients, context.now_ns);
+        if !matches!(request.kind, message_type::HELLO | message_type::START) {
+            recorder.confirm(client);
+        }
         let pending = |Waiting { recording, first_epoch, epochs, complete }| Pending {
             recording,
             first_epoch,

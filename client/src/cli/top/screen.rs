@@ -45,7 +45,7 @@ const KEYS: [(&str, &str); 9] = [
 
 /// Counts the signals that end a program, and restores the terminal before it is ended at once.
 pub(super) fn listen(interrupt: &Interrupt) -> io::Result<()> {
-    interrupt.listen_restoring(restore)
+    interrupt.listen_telling(|| (), restore)
 }
 
 /// Restores the terminal, as far as it is still there.

@@ -165,6 +165,9 @@ pub struct Ring {
     /// Instead of all that, a ring that holds so many records, and has so many new ones at each
     /// look.
     pub live: Option<(u64, u64)>,
+    /// Instead of `records`, a ring's head, its runs of one record each between head and end: each
+    /// connection is closed behind the first run asked for.
+    pub goes_on: Option<(RingHead, Vec<Vec<u8>>)>,
 }
 
 impl Default for Script {
@@ -697,6 +700,14 @@ impl Guest {
                     let written = each * self.looks;
                     let position = request.position;
                     return line.write(&ring::live(request.vcpu, capacity, written, position));
+                }
+                if let Some((head, runs)) = ring.goes_on {
+                    line.send(&RingHead { oldest: 0, ..head })?;
+                    line.write(&runs[1 + request.position as usize])?;
+                    return match request.position < head.next {
+                        true => Err(std::io::ErrorKind::ConnectionAborted.into()),
+                        false => Ok(()),
+                    };
                 }
                 let records = &ring.records[request.vcpu as usize];
                 match ring.closes_after {

@@ -450,19 +450,31 @@ fn giving_up_removes_the_probes_at_once() {
     }
 }
 
-/// The client tells what becomes of the probes if the agent does not answer any more.
+/// The client keeps the last counts that it fetched, and tells what becomes of the probes.
 #[test]
 #[ignore = "full: records a guest"]
 fn a_guest_that_is_gone_ends_the_trace() {
-    let guest = Guest::start("traced");
+    let mut guest = Guest::start("traced");
     let proxy = Proxy::to(guest.address());
-    proxy.limit_next_behind(TRACE_FETCH, 1, Then::CutForGood);
-    let words = ["--retry", "1s", "trace", "traced::*", "--image", image()];
+    let words = ["--retry", "1s", "trace", "traced::*", "--max-cost", "0", "--image", image()];
     let words = [&words[..], &["-o", "gone.unikprof"]].concat();
     let client = Client::of(proxy.address());
-    let ended = client.connect(&words).expect_code(exit_code::INCOMPLETE);
+    let running = client.begin(&words);
+    running.wait_for_words("tracing until interrupted");
+    guest.tell();
+    let counted = counted(&guest.told("done "));
+    // The answer to the first of two was taken when the second was sent.
+    let asked = || proxy.requests(TRACE_FETCH).concat().len();
+    let before = asked();
+    wait_until("two requests for counts", || (asked() >= before + 2).then_some(()));
+    drop(proxy);
+    let ended = running.finish().expect_code(exit_code::INCOMPLETE);
     for part in ["the agent removes them itself, 30 s after", "what arrived is in gone.unikprof"] {
         assert!(ended.stderr.contains(part), "{part}\nin\n{}", ended.stderr);
+    }
+    let trace = client.run(&["report", "gone.unikprof", "--json"]).expect_json();
+    for name in ALL {
+        assert_eq!(function(&trace, &format!("traced::{name}"))["calls"], counted[name], "{name}");
     }
 }
 
