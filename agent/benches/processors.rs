@@ -103,7 +103,7 @@ fn run(way: &str, frames: usize, ticks: u64) {
     let mut memory = vec![MaybeUninit::uninit(); 1 << 20];
     let mut callers = vec![MaybeUninit::uninit(); caller_table_bytes(rows.len())];
     let agent = Agent::new(FakePlatform::new(frames), config, &mut memory).unwrap();
-    let mut agent = agent.with_caller_memory(&mut callers);
+    let agent = agent.with_caller_memory(&mut callers);
     agent.install_caller_table(&file).unwrap();
     let mut client = InProcess::connect(&agent).unwrap();
     let start = Start {

@@ -2,7 +2,7 @@
 //!
 //! [`pattern`] says which functions are meant, `plan` finds where their probes go, and `order` puts
 //! both together for the guest that runs. `data` is what came of it, `calls` the calls in the
-//! rings, `tree` what of them is drawn, and `view` both together; `text` and the others show it.
+//! rings, and `view` both together; `text` and the others show it.
 
 mod calls;
 mod data;
@@ -17,7 +17,6 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod text;
-mod tree;
 mod view;
 
 use std::cmp::Reverse;

@@ -28,12 +28,11 @@
 //! backend.deliver(&xen, &[0xbb; 90]);
 //! let mut frame = [0; 1518];
 //! let received = net.receive(&mut frame)?.expect("a frame is there");
-//! assert_eq!(frame[..received.len], [0xbb; 90]);
+//! assert_eq!(frame[..received], [0xbb; 90]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod buffer;
-mod checksum;
 #[cfg(feature = "smoltcp")]
 mod device;
 mod error;
@@ -45,8 +44,6 @@ mod transmit;
 #[cfg(feature = "smoltcp")]
 pub use device::{NetRxToken, NetTxToken};
 pub use error::NetError;
-pub use handshake::Options;
-pub use receive::{Checksum, Received};
 
 use crate::channel::Channel;
 use crate::events::{EventChannels, Port};
@@ -92,15 +89,15 @@ pub struct Statistics {
     pub receive_failed: u64,
     /// Frames dropped because they are longer than [`MAX_FRAME`], or in several pieces.
     pub oversized: u64,
-    /// Frames dropped because their TCP checksum is wrong.
-    pub bad_checksum: u64,
+    /// Frames dropped because their TCP or UDP checksum was left blank, which the backend is asked
+    /// not to do.
+    pub blank: u64,
 }
 
 /// The guest's end of network device `vif`, with `TX` and `RX` frames in flight (256 at most each).
 #[derive(Debug)]
 pub struct Netfront<'t, H, const FRAMES: usize, const TX: usize, const RX: usize> {
     vif: u32,
-    options: Options,
     events: EventChannels<H>,
     grants: &'t GrantTable<FRAMES>,
     transmitter: Transmitter<TX>,
@@ -128,7 +125,6 @@ impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
         }
         Self {
             vif,
-            options: Options::default(),
             events,
             grants,
             transmitter: Transmitter::new(pages.tx),
@@ -138,13 +134,6 @@ impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
             #[cfg(feature = "smoltcp")]
             scratch: device::Scratch::new(),
         }
-    }
-
-    /// Chooses options for the next connection.
-    #[must_use]
-    pub const fn with_options(mut self, options: Options) -> Self {
-        self.options = options;
-        self
     }
 
     /// Connects to the backend, and waits until it is connected too. Connected already, this does
@@ -202,15 +191,19 @@ impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
     /// [`NetError::Full`] if all buffers are in flight: the backend's next notification may free
     /// some.
     pub fn send(&mut self, frame: &[u8]) -> Result<(), NetError> {
-        self.send_with_flags(frame, 0)
+        let connection = self.connection.as_ref().ok_or(NetError::NotConnected)?;
+        if self.transmitter.send(frame, &mut self.statistics)? {
+            self.events.send(connection.port).map_err(NetError::Hypercall)?;
+        }
+        Ok(())
     }
 
-    /// Copies the next frame into `into`, without waiting. Frames longer than it are dropped and
-    /// counted.
+    /// Copies the next frame into `into`, without waiting, and returns its length. Its checksums are
+    /// not verified. Frames longer than `into` are dropped and counted.
     ///
     /// # Errors
     /// [`NetError::NotConnected`], and errors of a backend that violates the protocol.
-    pub fn receive(&mut self, into: &mut [u8]) -> Result<Option<Received>, NetError> {
+    pub fn receive(&mut self, into: &mut [u8]) -> Result<Option<usize>, NetError> {
         let connection = self.connection.as_ref().ok_or(NetError::NotConnected)?;
         let (received, notify) = self.receiver.receive(into, &mut self.statistics)?;
         if notify {
@@ -260,14 +253,6 @@ impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
     #[must_use]
     pub const fn statistics(&self) -> Statistics {
         self.statistics
-    }
-
-    fn send_with_flags(&mut self, frame: &[u8], flags: u16) -> Result<(), NetError> {
-        let connection = self.connection.as_ref().ok_or(NetError::NotConnected)?;
-        if self.transmitter.send(frame, flags, &mut self.statistics)? {
-            self.events.send(connection.port).map_err(NetError::Hypercall)?;
-        }
-        Ok(())
     }
 
     /// Releases port and grants. After a migration the port's number may belong to another channel:

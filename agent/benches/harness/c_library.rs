@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use unikprof_agent::{Platform, Registers};
 
@@ -19,7 +20,6 @@ struct Calls {
     input: unsafe extern "C" fn(i32, *const c_void, usize) -> i64,
     output: unsafe extern "C" fn(i32, *mut c_void, usize) -> i64,
     close: unsafe extern "C" fn(i32) -> i32,
-    stop: unsafe extern "C" fn() -> i32,
     event_name: unsafe extern "C" fn(*const c_char) -> i32,
     mark: unsafe extern "C" fn(i32, u64) -> i32,
     span_begin: unsafe extern "C" fn(i32) -> u64,
@@ -44,7 +44,8 @@ pub(crate) struct Extras {
 pub(crate) struct CGuest<'p> {
     calls: Calls,
     clock: &'p FakePlatform,
-    // The agent uses both until it is stopped.
+    /// Unloaded before the agent's context and memory are gone.
+    _library: Library,
     _context: Box<Context<'p>>,
     _memory: Vec<u8>,
     _ring: Vec<u8>,
@@ -67,9 +68,7 @@ impl<'p> CGuest<'p> {
         let library = match (ring_bytes, live_bytes, more_vcpus) {
             (0, 0, _) => load("c-archive", &[]),
             (_, 0, _) => load("c-archive-ring", &["--ring"]),
-            // Two agents at a time: a library has one.
-            (_, _, 0) => load("c-archive-heap", &["--heap"]),
-            _ => load("c-archive-heap-vcpus", &["--heap"]),
+            _ => load("c-archive-heap", &["--heap"]),
         };
         let calls = Calls {
             on_tick: library.find(c"unikprof_on_tick"),
@@ -78,7 +77,6 @@ impl<'p> CGuest<'p> {
             input: library.find(c"unikprof_connection_input"),
             output: library.find(c"unikprof_connection_output"),
             close: library.find(c"unikprof_connection_close"),
-            stop: library.find(c"unikprof_stop"),
             event_name: library.find(c"unikprof_event_name"),
             mark: library.find(c"unikprof_mark"),
             span_begin: library.find(c"unikprof_span_begin"),
@@ -131,7 +129,15 @@ impl<'p> CGuest<'p> {
             init(&raw const config, &raw const ops, memory.as_mut_ptr().cast(), memory.len())
         };
         assert_eq!(code, 0, "unikprof_init");
-        Self { calls, clock, _context: context, _memory: memory, _ring: ring, _live: live }
+        Self {
+            calls,
+            clock,
+            _library: library,
+            _context: context,
+            _memory: memory,
+            _ring: ring,
+            _live: live,
+        }
     }
 
     pub(crate) fn event_name(&self, text: &CStr) -> i32 {
@@ -184,14 +190,6 @@ impl<'p> CGuest<'p> {
         let connection = unsafe { (self.calls.open)() };
         assert!(connection >= 0);
         Stream { guest: self, connection }
-    }
-}
-
-impl Drop for CGuest<'_> {
-    fn drop(&mut self) {
-        // SAFETY: no other call is in progress.
-        let code = unsafe { (self.calls.stop)() };
-        assert_eq!(code, 0, "unikprof_stop");
     }
 }
 
@@ -278,6 +276,13 @@ unsafe extern "C" fn stack_bounds(context: *mut c_void, sp: u64, to: *mut abi::R
 
 struct Library(*mut c_void);
 
+impl Drop for Library {
+    fn drop(&mut self) {
+        // SAFETY: the library is open, and its guest, which makes the calls, is gone.
+        assert_eq!(unsafe { libc::dlclose(self.0) }, 0);
+    }
+}
+
 impl Library {
     /// A function of the library. `F` must be its type in the header.
     fn find<F: Copy>(&self, name: &CStr) -> F {
@@ -290,9 +295,12 @@ impl Library {
     }
 }
 
+/// A copy of its own: a library has one agent.
 fn load(name: &str, options: &[&str]) -> Library {
+    static COPIES: AtomicU32 = AtomicU32::new(0);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let shared = folder.join("libunikprof.so");
+    let copy = COPIES.fetch_add(1, Ordering::Relaxed);
+    let shared = folder.join(format!("libunikprof-{copy}.so"));
     let mut build = Command::new(env!("CARGO"));
     build
         .args(["run", "--quiet", "--package", "unikprof-capi", "--bin", "build-archive", "--"])

@@ -108,8 +108,7 @@
 // The configuration's version is not the library's.
 #define UNIKPROF_E_VERSION (-2)
 
-// The agent is not running: unikprof_init was not called, has failed, or unikprof_stop was
-// called since.
+// The agent is not running: unikprof_init was not called, or has failed.
 #define UNIKPROF_E_NOT_STARTED (-3)
 
 // The agent is already running.
@@ -275,8 +274,7 @@ struct unikprof_config {
     // A block for the caller table that clients send, or NULL to accept none. With the table the
     // agent finds the callers of leaf functions and of interrupted prologues, which a
     // frame-pointer walk skips. A row takes 10 bytes; a program of 2 MB has about 10,000 rows. The
-    // block belongs to the agent until unikprof_stop, must not overlap its other memory, and
-    // needs no alignment.
+    // block belongs to the agent, must not overlap its other memory, and needs no alignment.
     void *caller_memory;
     // The length of that block in bytes.
     size_t caller_memory_length;
@@ -284,8 +282,8 @@ struct unikprof_config {
     // guest that hands over the bytes of its own TCP connections. Requires an archive that was
     // built with --smoltcp.
     const struct unikprof_network *network;
-    // The keys, for UNIKPROF_ACCESS_KEYS. They are copied into memory, and unikprof_stop
-    // erases that copy; the guest must erase its own copies.
+    // The keys, for UNIKPROF_ACCESS_KEYS. They are copied into memory; the guest must erase its
+    // own copies.
     const struct unikprof_key *keys;
     // The number of keys, 1 to UNIKPROF_MAX_KEYS. Several keys may have the same role, so that a
     // key can be replaced while the old one is still valid. 0 with UNIKPROF_ACCESS_OPEN.
@@ -295,23 +293,21 @@ struct unikprof_config {
     // share is reserved for each role. Sampling is not limited by it.
     uint32_t cpu_share_permille;
     // A block for the flight recorder, or NULL for none: then no samples are kept with their
-    // times, and there are no events. The block belongs to the agent until unikprof_stop, must
-    // not overlap its other memory, and needs no alignment. Requires an archive that was built
-    // with --ring.
+    // times, and there are no events. The block belongs to the agent, must not overlap its other
+    // memory, and needs no alignment. Requires an archive that was built with --ring.
     void *ring;
     // The length of that block in bytes; see unikprof_ring_bytes.
     size_t ring_length;
     // A block for samples of allocations that are still held, or NULL for none: then the agent
-    // does not record what is held. The block belongs to the agent until unikprof_stop, must not
-    // overlap its other memory, and needs no alignment. Requires an archive that was built with
-    // --heap.
+    // does not record what is held. The block belongs to the agent, must not overlap its other
+    // memory, and needs no alignment. Requires an archive that was built with --heap.
     void *live_memory;
     // The length of that block in bytes; see unikprof_live_bytes.
     size_t live_memory_length;
     // A block for traces, or NULL for none: then nobody may trace functions. With it, clients with
     // a key of UNIKPROF_ROLE_TRACE, or any client of an open agent, may write breakpoints into
-    // the guest's code. The block belongs to the agent until unikprof_stop, must not overlap its
-    // other memory, and needs no alignment. Requires write_code, a breakpoint handler that calls
+    // the guest's code. The block belongs to the agent, must not overlap its other memory, and
+    // needs no alignment. Requires write_code, a breakpoint handler that calls
     // unikprof_on_breakpoint, and an archive that was built with --trace.
     void *trace_memory;
     // The length of that block in bytes; see unikprof_trace_bytes.
@@ -381,9 +377,7 @@ struct unikprof_ops {
     uint64_t (*now_ns)(void *context);
     // The vCPU that this code runs on, counted from 0, or UNIKPROF_NO_VCPU. Upcall. Required.
     //
-    // With several vCPUs, unikprof_on_alloc calls it for each allocation. It must be possible,
-    // and context valid, until the calls that began before unikprof_stop have returned; no
-    // other agent may be started before.
+    // With several vCPUs, unikprof_on_alloc calls it for each allocation.
     uint32_t (*vcpu)(void *context);
     // How long a vCPU has run, in ns since a fixed time: stolen and blocked time do not advance
     // it, and it never goes back. On Xen: the runstate's RUNSTATE_running plus the time since
@@ -529,8 +523,9 @@ int32_t unikprof_take_error(void);
 // beyond the minimum.
 size_t unikprof_memory_bytes(const struct unikprof_config *config);
 
-// Starts the agent. It keeps all its state in memory, which has length bytes, belongs to the
-// agent until unikprof_stop, and needs no alignment. An image can have one agent.
+// Starts the agent, for as long as the guest runs. It keeps all its state in memory, which has
+// length bytes, belongs to the agent from then on, and needs no alignment. An image can have one
+// agent.
 //
 // Returns UNIKPROF_OK or an error code. On error nothing has changed. Takes up to 40 KiB of stack.
 int32_t unikprof_init(const struct unikprof_config *config,
@@ -598,13 +593,6 @@ int32_t unikprof_frame_rx(const void *frame, size_t length);
 // it after each unikprof_poll until it returns 0. If it returned frames, poll again: there may
 // be more.
 int64_t unikprof_frame_tx(void *buffer, size_t length);
-
-// Stops the agent; its memory belongs to the guest again. Recordings that were not downloaded are
-// lost. A trace ends: call it while no other CPU runs traced functions, since a breakpoint that
-// comes later is no longer handled. The guest closes the clients' connections. Returns UNIKPROF_OK
-// or an error code; on UNIKPROF_E_BUSY another call or an upcall was in progress and nothing has
-// changed: call it again.
-int32_t unikprof_stop(void);
 
 // Begins a recording before any client connects. Call it after unikprof_init, and after
 // unikprof_install_caller_table if there is a table, but before any client may have connected.

@@ -22,7 +22,7 @@
 /* For functions that run in an upcall. */
 #define UNIKPROF_UPCALL __attribute__((target("general-regs-only")))
 
-/* The guest. It must not move until unikprof_stop. */
+/* The guest. It must not move. */
 struct unikprof_xen {
     /* Xen's system time in ns, as computed from vcpu_time_info; on aarch64, where Xen does not fill that in,
        a clock of the guest's own with the same origin as the runstate's times. Called in upcalls. */

@@ -184,8 +184,7 @@ pub struct Config {
     /// A block for the caller table that clients send, or NULL to accept none. With the table the
     /// agent finds the callers of leaf functions and of interrupted prologues, which a
     /// frame-pointer walk skips. A row takes 10 bytes; a program of 2 MB has about 10,000 rows. The
-    /// block belongs to the agent until `unikprof_stop`, must not overlap its other memory, and
-    /// needs no alignment.
+    /// block belongs to the agent, must not overlap its other memory, and needs no alignment.
     pub caller_memory: *mut c_void,
     /// The length of that block in bytes.
     pub caller_memory_length: usize,
@@ -193,8 +192,8 @@ pub struct Config {
     /// guest that hands over the bytes of its own TCP connections. Requires an archive that was
     /// built with `--smoltcp`.
     pub network: *const Network,
-    /// The keys, for `UNIKPROF_ACCESS_KEYS`. They are copied into `memory`, and `unikprof_stop`
-    /// erases that copy; the guest must erase its own copies.
+    /// The keys, for `UNIKPROF_ACCESS_KEYS`. They are copied into `memory`; the guest must erase its
+    /// own copies.
     pub keys: *const Key,
     /// The number of keys, 1 to `UNIKPROF_MAX_KEYS`. Several keys may have the same role, so that a
     /// key can be replaced while the old one is still valid. 0 with `UNIKPROF_ACCESS_OPEN`.
@@ -204,23 +203,21 @@ pub struct Config {
     /// share is reserved for each role. Sampling is not limited by it.
     pub cpu_share_permille: u32,
     /// A block for the flight recorder, or NULL for none: then no samples are kept with their
-    /// times, and there are no events. The block belongs to the agent until `unikprof_stop`, must
-    /// not overlap its other memory, and needs no alignment. Requires an archive that was built
-    /// with `--ring`.
+    /// times, and there are no events. The block belongs to the agent, must not overlap its other
+    /// memory, and needs no alignment. Requires an archive that was built with `--ring`.
     pub ring: *mut c_void,
     /// The length of that block in bytes; see `unikprof_ring_bytes`.
     pub ring_length: usize,
     /// A block for samples of allocations that are still held, or NULL for none: then the agent
-    /// does not record what is held. The block belongs to the agent until `unikprof_stop`, must not
-    /// overlap its other memory, and needs no alignment. Requires an archive that was built with
-    /// `--heap`.
+    /// does not record what is held. The block belongs to the agent, must not overlap its other
+    /// memory, and needs no alignment. Requires an archive that was built with `--heap`.
     pub live_memory: *mut c_void,
     /// The length of that block in bytes; see `unikprof_live_bytes`.
     pub live_memory_length: usize,
     /// A block for traces, or NULL for none: then nobody may trace functions. With it, clients with
     /// a key of `UNIKPROF_ROLE_TRACE`, or any client of an open agent, may write breakpoints into
-    /// the guest's code. The block belongs to the agent until `unikprof_stop`, must not overlap its
-    /// other memory, and needs no alignment. Requires `write_code`, a breakpoint handler that calls
+    /// the guest's code. The block belongs to the agent, must not overlap its other memory, and
+    /// needs no alignment. Requires `write_code`, a breakpoint handler that calls
     /// `unikprof_on_breakpoint`, and an archive that was built with `--trace`.
     pub trace_memory: *mut c_void,
     /// The length of that block in bytes; see `unikprof_trace_bytes`.
@@ -304,9 +301,7 @@ pub struct Ops {
     pub now_ns: Option<unsafe extern "C" fn(context: *mut c_void) -> u64>,
     /// The vCPU that this code runs on, counted from 0, or `UNIKPROF_NO_VCPU`. *Upcall.* Required.
     ///
-    /// With several vCPUs, `unikprof_on_alloc` calls it for each allocation. It must be possible,
-    /// and `context` valid, until the calls that began before `unikprof_stop` have returned; no
-    /// other agent may be started before.
+    /// With several vCPUs, `unikprof_on_alloc` calls it for each allocation.
     pub vcpu: Option<unsafe extern "C" fn(context: *mut c_void) -> u32>,
     /// How long a vCPU has run, in ns since a fixed time: stolen and blocked time do not advance
     /// it, and it never goes back. On Xen: the runstate's `RUNSTATE_running` plus the time since

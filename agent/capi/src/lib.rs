@@ -9,13 +9,9 @@
 extern crate std;
 
 pub mod abi;
-#[cfg(not(loom))]
 pub mod ffi;
 #[cfg(unikprof_archive)]
 mod freestanding;
-mod gate;
-#[cfg(any(feature = "heap", all(test, loom)))]
-mod holds;
 #[cfg(feature = "smoltcp")]
 mod network;
 #[cfg(not(feature = "smoltcp"))]

@@ -8,8 +8,7 @@ pub const UNIKPROF_OK: i32 = 0;
 pub const UNIKPROF_E_NULL: i32 = -1;
 /// The configuration's version is not the library's.
 pub const UNIKPROF_E_VERSION: i32 = -2;
-/// The agent is not running: `unikprof_init` was not called, has failed, or `unikprof_stop` was
-/// called since.
+/// The agent is not running: `unikprof_init` was not called, or has failed.
 pub const UNIKPROF_E_NOT_STARTED: i32 = -3;
 /// The agent is already running.
 pub const UNIKPROF_E_STARTED: i32 = -4;
@@ -90,7 +89,7 @@ pub(crate) fn text(code: i32) -> &'static CStr {
               the library's own header"
         }
         UNIKPROF_E_NOT_STARTED => c"the agent is not running; call unikprof_init first",
-        UNIKPROF_E_STARTED => c"the agent is already running; call unikprof_stop first",
+        UNIKPROF_E_STARTED => c"the agent is already running",
         UNIKPROF_E_BUSY => {
             c"another call is in progress, on another CPU or further up this stack; \
                              try again later"

@@ -28,13 +28,11 @@
 //! only if Xen has counted blocked time since it was last asked, by a tick or for a wait: a blocked
 //! vCPU continues with an interrupt, and all of them pass here.
 //!
-//! With several vCPUs, another may end the wait by an interrupt of the local APIC. If the
-//! profiler's comes while that one is handled, it finds the guest behind the wait, too, and a
-//! return to it could last for ever. So the guest's other interrupts are counted, by entries that
-//! lead to its handlers, and each ends the wait of its vCPU. A wait is repeated if none has come,
-//! on any vCPU, since the profiler's last interrupt on this one, or none on this one since the wait
-//! was found. Otherwise the guest continues behind it, as after any interrupt of no concern, and a
-//! recorded one is looked at again after [`CHECK_NS`].
+//! With several vCPUs no wait is repeated: another may end one by an interrupt of the local APIC.
+//! If the profiler's comes while that one is handled, it finds the guest behind the wait, too, and
+//! a return to it could last for ever. So a tick wakes a recorded guest there, as an interrupt of
+//! no concern does, and ends the agent's block. One that is not recorded is not looked at after its
+//! own events, since that would wake it.
 #![allow(unsafe_code, reason = "the state is reached from interrupts, and instructions are read")]
 
 use core::cell::UnsafeCell;
@@ -185,13 +183,6 @@ pub(crate) extern "C" fn on_interrupt(saved: &mut Saved, vcpu: u32) -> Next {
         (Some(running), Some(vcpu)) => running.on_interrupt_elsewhere(vcpu, saved),
         _ => Next::Guest,
     })
-}
-
-/// Another interrupt of the guest's, before its handler, while a vCPU waits.
-pub(crate) extern "C" fn on_other_interrupt(saved: &mut Saved, vcpu: u32) {
-    if let (Some(running), Some(vcpu)) = (running(), vcpus::of(vcpu)) {
-        running.on_other_interrupt(vcpu, saved);
-    }
 }
 
 /// A poll, with interrupts off before and after.
@@ -476,7 +467,7 @@ impl Running {
             if !(is_own && by_apic && has_passed && self.is_past(self.next_poll_ns())) {
                 self.is_owed.store(false, Ordering::Relaxed);
                 self.guests_events.fetch_add(1, Ordering::Relaxed);
-                if self.check_at_ns.load(Ordering::Relaxed) == NEVER {
+                if self.may_check() && self.check_at_ns.load(Ordering::Relaxed) == NEVER {
                     let check_at_ns = self.clock.now_ns() + CHECK_NS;
                     self.check_at_ns.store(check_at_ns, Ordering::Relaxed);
                 }
@@ -517,14 +508,9 @@ impl Running {
         Next::Return
     }
 
-    fn on_other_interrupt(&self, vcpu: &'static Vcpu, saved: &mut Saved) {
-        if vcpu.is_waiting() && (vcpu.is_first() || self.is_sampled(vcpu)) {
-            if vcpu.is_first() {
-                // For a poll that is under way.
-                self.guests_events.fetch_add(1, Ordering::Relaxed);
-            }
-            self.pass_on(vcpu, saved, false);
-        }
+    /// Whether the device may be looked at in a wait of the guest's.
+    fn may_check(&self) -> bool {
+        vcpus::others().is_empty() || self.agent.is_recording()
     }
 
     /// Whether another vCPU than the first is sampled. Its first event prepares it.
@@ -590,8 +576,7 @@ impl Running {
 
     /// Takes a tick that is due, or any if the agent is to be looked at.
     fn sample(&self, vcpu: &'static Vcpu, saved: &Saved, is_kicked: bool) {
-        let may_have_ended = vcpu.may_have_ended();
-        self.find_wait(vcpu, saved, may_have_ended);
+        self.find_wait(vcpu, saved);
         if is_kicked || self.is_past(vcpu.tick_at_ns.load(Ordering::Relaxed)) {
             let next_ns = self.agent.on_tick(Some(&saved.registers()));
             vcpu.tick_at_ns.store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
@@ -669,7 +654,7 @@ impl Running {
             self.has_passed.store(false, Ordering::Relaxed);
             // A poll of a guest that waits is running time, and not its idle function's.
             self.end_block(vcpu);
-            let interrupted = match vcpu.is_waiting() {
+            let interrupted = match vcpu.is_waiting.load(Ordering::Relaxed) {
                 true => [0; 3],
                 false => [saved.rip, saved.rsp, saved.rbp],
             };
@@ -752,31 +737,18 @@ impl Running {
 
     /// Finds out by Xen's count of blocked time whether the interrupted code waits, and reports the
     /// wait to the agent unless that is done already.
-    ///
-    /// Where another interrupt may have ended the wait (`may_have_ended`), the wait is doubtful,
-    /// and the guest continues behind it. The doubt ends when a later look that asks Xen finds that
-    /// the guest has waited again. A look that does not ask, as in a handler with interrupts on,
-    /// only raises the doubt: the time blocked so far may belong to the wait that has ended.
-    fn find_wait(&self, vcpu: &'static Vcpu, saved: &Saved, may_have_ended: bool) {
-        let was_doubtful = vcpu.is_doubtful.fetch_or(may_have_ended, Ordering::Relaxed);
-        let is_block = vcpu.is_block.load(Ordering::Relaxed);
-        let is_known = is_block && !vcpu.is_doubtful.load(Ordering::Relaxed);
+    fn find_wait(&self, vcpu: &'static Vcpu, saved: &Saved) {
         let is_in_poll = vcpu.is_first() && self.is_polling();
         // Xen is not asked where the code tells.
-        if is_in_poll || is_known || saved.wait_before().is_none() {
+        if is_in_poll || vcpu.is_block.load(Ordering::Relaxed) || saved.wait_before().is_none() {
             return;
         }
         let platform = self.agent.platform();
         let number = vcpu.number();
         let blocked_ns = platform.blocked_ns(number);
         let before_ns = vcpu.blocked_ns.swap(blocked_ns, Ordering::Relaxed);
-        if blocked_ns <= before_ns {
-            return;
-        }
-        let is_doubtful = may_have_ended || was_doubtful && !vcpu.is_waiting();
-        vcpu.is_doubtful.store(is_doubtful, Ordering::Relaxed);
-        vcpu.set_waiting(true);
-        if !is_block {
+        if blocked_ns > before_ns {
+            vcpu.is_waiting.store(true, Ordering::Relaxed);
             vcpu.is_block.store(true, Ordering::Relaxed);
             // The block began when its first ns was counted, not now.
             platform.at_blocked_ns(number, before_ns, || {
@@ -785,27 +757,15 @@ impl Running {
         }
     }
 
-    /// Returns to the wait if the guest waits, and to the code behind it while that is doubtful.
-    /// Otherwise, or where the idiom is another one, the guest wakes.
+    /// Returns to the wait if the guest waits. With several vCPUs, or where the idiom is another
+    /// one, the guest wakes.
     fn wait_again(&self, vcpu: &'static Vcpu, saved: &mut Saved) {
         let waits_at = vcpu.waits_at.load(Ordering::Relaxed);
-        if !vcpu.is_waiting() || waits_at != 0 && saved.rip == waits_at {
+        let is_waiting = vcpu.is_waiting.load(Ordering::Relaxed);
+        if !is_waiting || waits_at != 0 && saved.rip == waits_at {
             return;
         }
-        if saved.wait_before().is_some() {
-            // SAFETY: interrupts are off; the guest runs with this table.
-            let all_pass = vcpus::others().is_empty()
-                || unsafe { descriptors::intercept_others(self.delivery.vector) };
-            // Also those that another vCPU has changed since this interrupt was looked at.
-            let has_changed = vcpu.see_changes();
-            if (has_changed || !all_pass) && !vcpu.is_doubtful.swap(true, Ordering::Relaxed) {
-                self.ask_blocked_ns(vcpu);
-            }
-            if vcpu.is_doubtful.load(Ordering::Relaxed) {
-                return;
-            }
-        }
-        match saved.repeat() {
+        match vcpus::others().is_empty().then(|| saved.repeat()).flatten() {
             Some(at) => vcpu.waits_at.store(at, Ordering::Relaxed),
             None => self.wake(vcpu),
         }
@@ -813,21 +773,18 @@ impl Running {
 
     /// The guest continues after a wait.
     fn wake(&self, vcpu: &'static Vcpu) {
-        vcpu.set_waiting(false);
-        if self.end_block(vcpu) {
-            vcpu.is_doubtful.store(false, Ordering::Relaxed);
-        }
+        vcpu.is_waiting.store(false, Ordering::Relaxed);
+        self.end_block(vcpu);
     }
 
-    /// Returns whether there was one. Xen is asked for the blocked time then.
-    fn end_block(&self, vcpu: &'static Vcpu) -> bool {
-        let is_block = vcpu.is_block.swap(false, Ordering::Relaxed);
-        if is_block {
+    /// Tells the agent the end of its block, if there is one. Xen is asked for the blocked time
+    /// then.
+    fn end_block(&self, vcpu: &'static Vcpu) {
+        if vcpu.is_block.swap(false, Ordering::Relaxed) {
             self.ask_blocked_ns(vcpu);
             let next_ns = self.agent.on_wake();
             vcpu.tick_at_ns.store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
         }
-        is_block
     }
 
     /// Whether an event of the guest's own is pending. If not, the upcall is acknowledged, so that
@@ -892,11 +849,7 @@ impl Running {
             NEVER
         };
         let now_ns = self.clock.now_ns();
-        let is_watched = vcpu.is_block.load(Ordering::Relaxed)
-            && vcpu.is_doubtful.load(Ordering::Relaxed)
-            && self.agent.is_recording();
-        let watch_at_ns = if is_watched { now_ns + CHECK_NS } else { NEVER };
-        let at_ns = match next_ns.min(tick_at_ns).min(watch_at_ns) {
+        let at_ns = match next_ns.min(tick_at_ns) {
             NEVER => NEVER,
             at_ns => at_ns.min(now_ns + LONGEST_NS),
         };

@@ -12,7 +12,7 @@ use xen_sys_lite::clock;
 use xen_sys_lite::events::{EventChannels, Port};
 use xen_sys_lite::vcpu::{self, VcpuId};
 
-use crate::machine::{descriptors, entry};
+use crate::machine::entry;
 
 /// The most vCPUs that are sampled.
 pub(crate) const MAX_VCPUS: usize = 8;
@@ -52,11 +52,8 @@ pub(crate) struct Vcpu {
     pub(crate) armed_ns: AtomicU64,
     /// When the next tick is due, in system time.
     pub(crate) tick_at_ns: AtomicU64,
-    /// Another interrupt may have ended the wait, unnoticed by the profiler.
-    pub(crate) is_doubtful: AtomicBool,
-    /// The guest's other interrupts, and the gates changed for them, when the profiler last looked.
-    others: AtomicU32,
-    changes: AtomicU32,
+    /// The guest waits.
+    pub(crate) is_waiting: AtomicBool,
     /// The agent has been told of the wait.
     pub(crate) is_block: AtomicBool,
     /// The hypercall to which the last interrupt has returned, or 0.
@@ -76,9 +73,7 @@ impl Vcpu {
             is_unusable: AtomicBool::new(false),
             armed_ns: AtomicU64::new(NEVER),
             tick_at_ns: AtomicU64::new(NEVER),
-            is_doubtful: AtomicBool::new(false),
-            others: AtomicU32::new(0),
-            changes: AtomicU32::new(0),
+            is_waiting: AtomicBool::new(false),
             is_block: AtomicBool::new(false),
             waits_at: AtomicU64::new(0),
             blocked_ns: AtomicU64::new(0),
@@ -124,35 +119,6 @@ impl Vcpu {
             let [own, there] = clocks.map(|time| time.tsc_timestamp.load(Ordering::Relaxed));
             own == there && own != 0
         })
-    }
-
-    /// Whether the guest waits.
-    pub(crate) fn is_waiting(&self) -> bool {
-        entry::WAITING.load(Ordering::Relaxed) & 1 << self.number != 0
-    }
-
-    /// While any vCPU waits, [`entry`] reports the guest's other interrupts.
-    pub(crate) fn set_waiting(&self, is_waiting: bool) {
-        let bit = 1 << self.number;
-        match is_waiting {
-            _ if is_waiting == self.is_waiting() => 0,
-            true => entry::WAITING.fetch_or(bit, Ordering::Relaxed),
-            false => entry::WAITING.fetch_and(!bit, Ordering::Relaxed),
-        };
-    }
-
-    /// Whether another interrupt of the guest's may have come since the last call, without ending
-    /// the wait: on another vCPU, before the wait, or in a wait that the profiler did not know of.
-    pub(crate) fn may_have_ended(&self) -> bool {
-        let others = entry::others();
-        let has_others = self.others.swap(others, Ordering::Relaxed) != others;
-        self.see_changes() || has_others && !self.is_waiting()
-    }
-
-    /// Whether gates of other interrupts were changed since the last call.
-    pub(crate) fn see_changes(&self) -> bool {
-        let changes = descriptors::changes();
-        self.changes.swap(changes, Ordering::Relaxed) != changes
     }
 
     pub(crate) fn kick_port(&self) -> Option<Port> {

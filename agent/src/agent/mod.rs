@@ -168,11 +168,12 @@ impl<'m, P: Platform> Agent<'m, P> {
 
     /// Installs a caller table that was linked into the image, as `unikprof-client caller-table`
     /// makes it, for recordings that begin before a client has connected. Returns the number of its
-    /// rows. The agent must have [memory](Self::with_caller_memory) for it.
+    /// rows. The agent must have [memory](Self::with_caller_memory) for it. Nothing may be recorded
+    /// meanwhile, and no client may send a table.
     ///
     /// # Errors
     /// [`LinkedTableError`].
-    pub fn install_caller_table(&mut self, file: &[u8]) -> Result<u32, LinkedTableError> {
+    pub fn install_caller_table(&self, file: &[u8]) -> Result<u32, LinkedTableError> {
         let none = CallerTable::new(&[], &[], 0);
         self.callers.as_ref().unwrap_or(&none).install_file(file, self.config.mappings, &self.code)
     }

@@ -119,11 +119,6 @@ impl<'m, P: Platform> Agent<'m, P> {
         })
     }
 
-    /// Whether there are live samples, so that frees must be reported.
-    pub fn has_live_samples(&self) -> bool {
-        self.live().is_some_and(|live| live.used() != 0)
-    }
-
     /// False for nearly all addresses without a live sample.
     #[inline(always)]
     fn may_be_live(&self, address: *const u8) -> bool {

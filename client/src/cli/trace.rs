@@ -21,8 +21,8 @@ use crate::report::Format;
 use crate::symbols::Symbolizer;
 use crate::trace::{self, Pattern, Sort, TraceOptions, TraceView, Wanted};
 
-/// The lines of a tree that a terminal gets.
-const LINES: usize = 200;
+/// The slowest calls that are shown.
+const SLOWEST: usize = 10;
 
 pub(super) const HELP: &str = "\
 Sets breakpoints at the entry and at the exits of the functions that match, in
@@ -36,12 +36,13 @@ kernel::netif::poll. /REGEX/ matches anywhere. Functions are found in the images
 given with --image, or else in the guest's program if its file is on this
 machine. A function that cannot be traced is named with the reason.
 
-Shown are a table, which is complete, and the tree of the calls, from the
-agent's rings. Calls that ended by an exception, or had not ended, say so.
+Shown are a table, which is complete, and the slowest calls, from the agent's
+rings. The page (-o FILE.html) has each call, over time and inside its caller.
+Calls that ended by an exception, or had not ended, say so.
 
 Examples:
   unikprof-client connect 10.0.0.5 trace 'tcp_*' --for 5s --image guest.elf
-  unikprof-client connect 10.0.0.5 trace main 'netif::*' --depth 1 --for 5s --min 50us
+  unikprof-client connect 10.0.0.5 trace main 'netif::*' --depth 1 --for 5s -o run.html
   unikprof-client connect 10.0.0.5 trace 'handle_*' --for 10s -o run.unikprof -o run.trace.json
   unikprof-client connect 10.0.0.5 trace --count '/^ext4_/' --for 5s
   unikprof-client connect 10.0.0.5 trace --slow 10ms handle_request 'db_*' -o slow.unikprof";
@@ -76,7 +77,7 @@ pub(super) struct TraceArguments {
     /// Write to this file, in the format of its extension; can be repeated
     ///
     /// .unikprof is the trace itself, from which `report` makes all other formats; .html is a page
-    /// with each call over time, .txt the table and the whole tree, .svg the calls over time,
+    /// with each call over time, .txt the table and the slowest calls, .svg the calls over time,
     /// .profile.json.gz is for the Firefox profiler, .trace.json for Chrome and Perfetto, .folded
     /// are folded stacks of self time, .json is for programs; - is standard output. In the name, %t
     /// stands for the time (UTC), %n for the guest's name and %r for `trace`. Default: text on
@@ -99,20 +100,20 @@ pub(super) struct TraceArguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Traces")]
 pub(super) struct TraceViewArguments {
-    /// In trees, leave out calls that took less, and say how many
+    /// Leave out single calls that took less
     #[arg(long, value_name = "TIME", value_parser = values::nanoseconds)]
     min: Option<u64>,
-    /// In trees, leave out calls of these functions and keep what they called; can be repeated
+    /// Leave out single calls of these functions and keep what they called; can be repeated
     #[arg(long, value_name = "PATTERN")]
     hide: Vec<Pattern>,
     /// Only calls inside of calls of this function, and these
     #[arg(long = "in", value_name = "PATTERN")]
     inside: Option<Pattern>,
-    /// Show the slowest calls, of the --of functions or of those that no traced function called,
-    /// and what they called
+    /// Show so many of the slowest calls, of the --of functions or of those that no traced function
+    /// called; 10 if omitted
     #[arg(long, value_name = "N", value_parser = values::count)]
     slowest: Option<usize>,
-    /// Show callers, a histogram of durations and calls over time of these functions
+    /// Show the callers of these functions, and their slowest calls
     #[arg(long, value_name = "PATTERN")]
     of: Option<Pattern>,
     /// The order of the table
@@ -137,10 +138,9 @@ impl TraceViewArguments {
             hide: self.hide.clone(),
             inside: self.inside.clone(),
             of: self.of.clone(),
-            slowest: self.slowest.unwrap_or(0),
+            slowest: self.slowest.unwrap_or(SLOWEST),
             sort: self.sort.unwrap_or_default(),
             top,
-            lines: None,
             columns: Some(screen::columns()),
         }
     }
@@ -267,7 +267,7 @@ fn show(
         rows.add("wrote", file);
     }
     if let Some(path) = recording_path {
-        let command = format!("unikprof-client report {} --slowest 5", path.display());
+        let command = format!("unikprof-client report {} --open", path.display());
         rows.add("next", command);
     }
     print(format!("\n{}", rows.0))
@@ -285,12 +285,9 @@ fn write_all(
         return Err(Failure::Usage("the file has no trace".into()));
     };
     write_each(outputs, |output| {
-        let lines = (output.target == Target::Stdout).then_some(LINES);
-        let options = TraceOptions {
-            lines,
-            columns: options.columns.filter(|_| lines.is_some()),
-            ..options.clone()
-        };
+        let is_stdout = output.target == Target::Stdout;
+        let options =
+            TraceOptions { columns: options.columns.filter(|_| is_stdout), ..options.clone() };
         let view = TraceView::new(traced, recording.timeline.as_ref(), options);
         output.write_with(&mut |out| view.write(output.format, out))
     })?;

@@ -84,7 +84,7 @@ impl End {
     pub(crate) const ALL: [End; 5] =
         [End::Returned, End::Unwound, End::Replaced, End::Open, End::Lost];
 
-    /// The mark in tables and trees.
+    /// The mark in tables.
     pub(crate) fn text(self) -> &'static str {
         match self {
             End::Returned => "",

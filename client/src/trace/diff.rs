@@ -137,7 +137,6 @@ impl TraceDiff {
                 ],
                 name: row.name.clone(),
                 note: row.note(),
-                ..Line::default()
             }
         };
         let table = Table {

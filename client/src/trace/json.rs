@@ -2,11 +2,10 @@
 
 use std::io::{self, Write};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::calls::{Calls, End};
 use super::data::last_of;
-use super::tree::{Branch, Short};
 use super::view::{Row, TraceView};
 
 /// The equal parts of the trace that calls are counted in.
@@ -15,17 +14,9 @@ const BINS: usize = 100;
 pub(super) fn write(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()> {
     let mut all = document(view, &view.rows());
     if let (Some(calls), Some(all)) = (&view.calls, all.as_object_mut()) {
-        let (trees, short) = view.trees();
-        let branch = |it: &Branch| branch(view, it);
-        let tree: Vec<Value> = trees.iter().map(branch).collect();
         all.insert("lost_records".into(), calls.lost.into());
         all.insert("holes".into(), holes(calls));
-        all.insert("tree".into(), tree.into());
-        all.insert("short".into(), shorter(short));
-        if view.options.slowest > 0 {
-            let slowest: Vec<Value> = view.slowest().iter().map(branch).collect();
-            all.insert("slowest".into(), slowest.into());
-        }
+        all.insert("calls".into(), single_calls(view, calls));
     }
     writeln!(out, "{all}")
 }
@@ -101,27 +92,40 @@ fn holes(calls: &Calls) -> Value {
     holes.collect::<Vec<_>>().into()
 }
 
-fn shorter(short: Short) -> Value {
-    json!({"calls": short.calls, "duration_ns": short.duration_ns})
+/// The calls that are not left out, in the order of their beginnings. `parent` is the place in this
+/// list of the innermost call around one.
+fn single_calls(view: &TraceView<'_>, calls: &Calls) -> Value {
+    let inside_ns = view.inside_ns(calls);
+    let mut places: Vec<Option<usize>> = vec![None; calls.all.len()];
+    let mut list = Vec::new();
+    for (at, call) in calls.all.iter().enumerate() {
+        let parent = call.parent.and_then(|parent| places[parent]);
+        if view.is_left_out(calls, at) {
+            places[at] = parent;
+            continue;
+        }
+        places[at] = Some(list.len());
+        list.push(json!({
+            "function": view.name(call.function.into()),
+            "parent": parent,
+            "vcpu": call.vcpu,
+            "stack": call.stack,
+            "start_ns": call.start_ns,
+            "duration_ns": call.duration_ns(),
+            "self_ns": call.duration_ns().saturating_sub(inside_ns[at]),
+            "blocked_ns": call.blocked_ns,
+            "end": end_text(call.end),
+            "has_hole": call.has_hole,
+        }));
+    }
+    list.into()
 }
 
-fn branch(view: &TraceView<'_>, it: &Branch) -> Value {
-    let ends = it.ends.iter().map(|(end, count)| (end.text().to_owned(), Value::from(*count)));
-    let first = view.calls.as_ref().and_then(|calls| calls.all.get(it.call));
-    json!({
-        "function": view.name(it.function.into()),
-        "times": it.times,
-        "vcpu": first.map(|call| call.vcpu),
-        "stack": first.map(|call| call.stack),
-        "start_ns": it.start_ns,
-        "duration_ns": it.duration_ns,
-        "self_ns": it.self_ns,
-        "blocked_ns": it.blocked_ns,
-        "ends": ends.collect::<Map<_, _>>(),
-        "has_hole": it.has_hole,
-        "short": shorter(it.short),
-        "inside": it.inside.iter().map(|it| branch(view, it)).collect::<Vec<_>>(),
-    })
+fn end_text(end: End) -> &'static str {
+    match end {
+        End::Returned => "returned",
+        end => end.text(),
+    }
 }
 
 /// The Trace Event Format: a complete event for each call, a thread for each stack of the guest.
@@ -158,10 +162,7 @@ pub(super) fn write_chrome(view: &TraceView<'_>, out: &mut dyn Write) -> io::Res
             "args": {
                 "vcpu": call.vcpu,
                 "blocked_us": micros(call.blocked_ns),
-                "end": match call.end {
-                    End::Returned => "returned",
-                    end => end.text(),
-                },
+                "end": end_text(call.end),
             },
         });
         write!(out, "{separator}\n{event}")?;

@@ -19,10 +19,9 @@ pub(super) struct Table {
     pub(super) spare: &'static [usize],
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Row {
     pub(super) cells: Vec<String>,
-    pub(super) depth: usize,
     pub(super) name: String,
     /// Follows the name, and is never shortened.
     pub(super) note: String,
@@ -70,17 +69,12 @@ impl Table {
 impl Row {
     /// The name and what follows it, in so many columns that begin at column `from`.
     fn fitted(&self, room: usize, from: usize) -> String {
-        let indent = match 2 * self.depth {
-            indent if indent.saturating_add(LEAST_NAME) <= room => " ".repeat(indent),
-            _ => format!("({}) ", self.depth),
-        };
-        let left = room.saturating_sub(width(&indent)).max(LEAST_NAME);
-        let beside = left.saturating_sub(width(&self.note));
+        let beside = room.saturating_sub(width(&self.note));
         if width(&self.name) <= beside || beside >= LEAST_NAME {
-            return format!("{indent}{}{}", shorten::name(&self.name, beside), self.note);
+            return format!("{}{}", shorten::name(&self.name, beside), self.note);
         }
-        let name = shorten::name(&self.name, left);
-        format!("{indent}{name}\n{:from$}{}", "", self.note.trim_start())
+        let name = shorten::name(&self.name, room);
+        format!("{name}\n{:from$}{}", "", self.note.trim_start())
     }
 }
 
@@ -89,10 +83,9 @@ impl Row {
 mod tests {
     use super::*;
 
-    fn row(cells: &[&str], depth: usize, name: &str, note: &str) -> Row {
+    fn row(cells: &[&str], name: &str, note: &str) -> Row {
         Row {
             cells: cells.iter().map(|it| (*it).to_owned()).collect(),
-            depth,
             name: name.into(),
             note: note.into(),
         }
@@ -114,9 +107,8 @@ mod tests {
             head: vec!["calls", "max", "over time"],
             names: "function",
             rows: vec![
-                row(&["12,345,678,901", "1 h 02 min 03 s", "▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁"], 0, long, ""),
-                row(&["1", "9 ns", ""], 1, long, "  (1 unwound, 12 still open)"),
-                row(&["1", "9 ns", ""], 30, "deep", " × 31"),
+                row(&["12,345,678,901", "1 h 02 min 03 s", "▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁"], long, ""),
+                row(&["1", "9 ns", ""], long, "  (1 unwound, 12 still open)"),
             ],
             spare: &[2],
         };
@@ -129,7 +121,6 @@ mod tests {
             assert_eq!(ends(&lines[0], "max"), ends(&lines[1], "03 s"), "{lines:#?}");
             assert!(lines[2].contains("function") || lines[2].contains("…"), "{lines:#?}");
             assert!(lines.iter().any(|line| line.ends_with("(1 unwound, 12 still open)")));
-            assert!(lines.iter().any(|line| line.ends_with("deep × 31")), "{lines:#?}");
         }
         assert!(written(&table, None)[1].ends_with(long));
     }

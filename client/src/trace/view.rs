@@ -7,7 +7,6 @@ use unikprof_proto::trace::FunctionTotals;
 use super::calls::{Calls, End};
 use super::data::{Trace, TracedFunction};
 use super::pattern::Pattern;
-use super::tree::{Branch, Inside, Selection, Short, branches, trees};
 use crate::printable::Printable;
 use crate::report::shorten;
 use crate::timeline::Timeline;
@@ -26,15 +25,13 @@ pub(crate) struct TraceOptions {
     pub(crate) hide: Vec<Pattern>,
     /// Only calls inside of calls of this function.
     pub(crate) inside: Option<Pattern>,
-    /// Functions that are described in detail.
+    /// Functions whose callers and longest calls are shown.
     pub(crate) of: Option<Pattern>,
-    /// How many of the longest calls are shown, with what they called.
+    /// How many of the longest calls are shown.
     pub(crate) slowest: usize,
     pub(crate) sort: Sort,
     /// How many functions the table has; 0: all.
     pub(crate) top: usize,
-    /// How many lines of the tree are shown; `None`: all.
-    pub(crate) lines: Option<usize>,
     /// How wide the text is; `None`: as wide as its names.
     pub(crate) columns: Option<usize>,
 }
@@ -61,7 +58,6 @@ pub(crate) struct TraceView<'t> {
     /// `None` if no calls were kept.
     pub(crate) calls: Option<Calls>,
     pub(crate) timeline: Option<&'t Timeline>,
-    inside: Option<Inside>,
     hidden: Vec<bool>,
     within: Option<Vec<bool>>,
     /// Nanoseconds since 1970 at the trace's beginning, if the guest knows.
@@ -111,7 +107,6 @@ impl<'t> TraceView<'t> {
         let within = options.inside.clone().or_else(asked);
         TraceView {
             trace,
-            inside: calls.as_ref().map(Inside::of),
             hidden: matching(&options.hide),
             within: within.map(|pattern| matching(&[pattern])),
             began_unix_ns: timeline.and_then(|it| it.wall_clock().unix_ns(began_ns)),
@@ -137,43 +132,20 @@ impl<'t> TraceView<'t> {
         meant.map(|(at, _)| at).collect()
     }
 
-    /// The trees of all calls that are shown, and what is left out of them for being short.
-    pub(crate) fn trees(&self) -> (Vec<Branch>, Short) {
-        let Some((calls, inside)) = self.calls.as_ref().zip(self.inside.as_ref()) else {
-            return (Vec::new(), Short::default());
-        };
-        self.select(|selection| trees(calls, inside, selection))
-    }
-
-    /// The longest calls, of the functions that `--of` means, or else of those that are not inside
-    /// another one; each with its tree.
-    pub(crate) fn slowest(&self) -> Vec<Branch> {
-        let Some((calls, inside)) = self.calls.as_ref().zip(self.inside.as_ref()) else {
-            return Vec::new();
-        };
+    /// The longest of `calls`, of the functions that `--of` means, or else of those that are not
+    /// inside another one that is shown.
+    pub(crate) fn slowest(&self, calls: &Calls) -> Vec<usize> {
         let detailed = self.detailed();
-        let mut chosen: Vec<usize> = (0..calls.all.len())
-            .filter(|at| match detailed.as_slice() {
-                [] => calls.all[*at].parent.is_none(),
-                some => some.contains(&usize::from(calls.all[*at].function)),
-            })
-            .collect();
+        let is_shown = |at: &usize| !self.is_left_out(calls, *at);
+        let is_meant = |at: &usize| match detailed.as_slice() {
+            [] => !ancestors(calls, *at).any(|it| is_shown(&it)),
+            some => some.contains(&usize::from(calls.all[*at].function)),
+        };
+        let shown = (0..calls.all.len()).filter(is_shown);
+        let mut chosen: Vec<usize> = shown.filter(is_meant).collect();
         chosen.sort_by_key(|at| (std::cmp::Reverse(calls.all[*at].duration_ns()), *at));
         chosen.truncate(self.options.slowest);
-        let chosen = chosen.into_iter();
-        self.select(|selection| {
-            chosen.flat_map(|at| branches(calls, inside, selection, at)).collect()
-        })
-    }
-
-    fn select<T>(&self, take: impl FnOnce(&Selection<'_>) -> T) -> T {
-        let is = |list: &[bool], function: u16| list.get(usize::from(function)) == Some(&true);
-        let is_inside = |function| self.within.as_ref().is_some_and(|list| is(list, function));
-        take(&Selection {
-            min_ns: self.options.min_ns,
-            is_hidden: &|function| is(&self.hidden, function),
-            is_inside: self.within.is_some().then_some(&is_inside),
-        })
+        chosen
     }
 
     /// Whether only calls inside another function are shown.
@@ -282,6 +254,17 @@ impl<'t> TraceView<'t> {
             row.max_ns = durations.last().copied();
         }
         rows
+    }
+
+    /// By call: how long the vCPU was blocked in it and in the calls inside it.
+    pub(super) fn blocked_ns(calls: &Calls) -> Vec<u64> {
+        let mut blocked_ns: Vec<u64> = calls.all.iter().map(|call| call.blocked_ns).collect();
+        for (at, call) in calls.all.iter().enumerate().rev() {
+            if let Some(parent) = call.parent {
+                blocked_ns[parent] = blocked_ns[parent].saturating_add(blocked_ns[at]);
+            }
+        }
+        blocked_ns
     }
 
     /// By call: the duration of the calls directly inside it.
@@ -409,7 +392,7 @@ impl<'t> TraceView<'t> {
             if calls.lost > 0 || !calls.holes.is_empty() {
                 warnings.push(format!(
                     "{} records were lost in {} places, since the ring was full before they were \
-                     fetched: the tree has holes, the \
+                     fetched: calls are missing, the \
                      table is complete. Trace fewer functions, use --count, or give the agent a \
                      larger ring",
                     grouped(calls.lost),
@@ -417,7 +400,7 @@ impl<'t> TraceView<'t> {
                 ));
             }
             for (count, text) in [
-                (calls.without_end, "calls in the tree have no end of their own"),
+                (calls.without_end, "calls have no end of their own"),
                 (calls.foreign, "records in the rings are of another trace"),
                 (
                     calls.unknown,

@@ -62,5 +62,5 @@ int main(int count, char **arguments)
         server_turn();
     }
     printf("state %llx after %llu parts\n", (unsigned long long)state, (unsigned long long)parts_done);
-    return unikprof_stop() == UNIKPROF_OK ? 0 : 1;
+    return 0;
 }

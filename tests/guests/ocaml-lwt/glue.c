@@ -34,9 +34,3 @@ value guest_set_sampler(value deadline_ns)
     (void)deadline_ns;
     return Val_unit;
 }
-
-value guest_stop(value unit)
-{
-    (void)unit;
-    return Val_bool(unikprof_stop() == UNIKPROF_OK);
-}

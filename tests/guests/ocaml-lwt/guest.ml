@@ -4,7 +4,6 @@
 open Lwt.Infix
 
 external start : unit -> unit = "guest_start"
-external stop : unit -> bool = "guest_stop"
 external now_ns : unit -> int = "guest_now_ns" [@@noalloc]
 external set_sampler : int -> unit = "guest_set_sampler" [@@noalloc]
 
@@ -105,5 +104,4 @@ let () =
   Sys.set_signal Sys.sigpipe Sys.Signal_ignore;
   start ();
   Unikprof.sample_allocations ~interval:4_096 ();
-  Lwt_main.run (Lwt.pick [ input_ended (); listen (); work 0 1; wait () ]);
-  exit (if stop () then 0 else 1)
+  Lwt_main.run (Lwt.pick [ input_ended (); listen (); work 0 1; wait () ])

@@ -35,7 +35,7 @@ pub struct FakeNetback {
 #[derive(Default)]
 struct Inner {
     connected: Option<Connected>,
-    sent: Vec<(Vec<u8>, u16)>,
+    sent: Vec<Vec<u8>>,
     holds: bool,
     keeps_mapped: bool,
     connections: u32,
@@ -66,7 +66,6 @@ impl FakeNetback {
         daemon.set(&format!("{FRONTEND}/mac"), "00:16:3e:01:02:03");
         daemon.set(&format!("{FRONTEND}/state"), "1");
         daemon.set(&format!("{BACKEND}/feature-rx-copy"), "1");
-        daemon.set(&format!("{BACKEND}/feature-ipv6-csum-offload"), "1");
         set_state(daemon, XenbusState::InitWait);
         let backend = Self { inner: Arc::default() };
         let watcher = backend.clone();
@@ -89,12 +88,6 @@ impl FakeNetback {
     /// Frames the guest has sent, which are taken out.
     #[must_use]
     pub fn sent(&self) -> Vec<Vec<u8>> {
-        self.sent_with_flags().into_iter().map(|(frame, _)| frame).collect()
-    }
-
-    /// Frames the guest has sent and the flags of their requests, which are taken out.
-    #[must_use]
-    pub fn sent_with_flags(&self) -> Vec<(Vec<u8>, u16)> {
         core::mem::take(&mut self.lock().sent)
     }
 
@@ -230,7 +223,7 @@ impl FakeNetback {
                 .granted(DOMAIN, request.grant, false)
                 .is_ok_and(|page| page.read_bytes(usize::from(request.offset), &mut frame).is_ok());
             if read {
-                sent.push((frame, request.flags));
+                sent.push(frame);
             }
             let status = if read { RSP_OKAY } else { -1 };
             answered |= connected.tx.respond(TxResponse { id: request.id, status });

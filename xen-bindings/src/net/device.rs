@@ -1,31 +1,19 @@
-//! Netfront as a device of smoltcp (feature `smoltcp`).
-//!
-//! smoltcp says once for all frames which checksums it computes and verifies; the backend says so
-//! frame by frame. So with checksum offload TCP is done here: verified on receive where the backend
-//! has not vouched for it, left to the backend on transmit where it offers that, computed here
-//! where not. UDP stays with smoltcp, since a fragment's checksum cannot be verified alone; a
-//! received one left blank is completed here.
+//! Netfront as a device of smoltcp (feature `smoltcp`), which computes and verifies all checksums.
 
 use core::fmt;
 
-use smoltcp::phy::{Checksum as Checks, Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 
-use super::checksum::Segment;
 use super::handshake::Connection;
-use super::receive::{Checksum, Received};
 use super::transmit::Transmitter;
 use super::{MAX_FRAME, Netfront, Statistics};
-use crate::abi::netif::tx;
 use crate::events::EventChannels;
 use crate::hypercall::Hypercall;
 
 /// Longest frame for smoltcp: 1,500 bytes and the Ethernet header.
 const MTU: usize = 1514;
 const _: () = assert!(MTU <= MAX_FRAME);
-
-/// Frames with a wrong checksum that one call drops before it lets the caller go on.
-const MAX_BAD_FRAMES: usize = 64;
 
 /// Where frames lie while smoltcp looks at them, out of the backend's reach.
 pub(super) struct Scratch {
@@ -59,7 +47,6 @@ pub struct NetTxToken<'a, H, const TX: usize> {
     connection: &'a Connection,
     statistics: &'a mut Statistics,
     scratch: &'a mut [u8; MAX_FRAME],
-    handles_tcp: bool,
 }
 
 impl RxToken for NetRxToken<'_> {
@@ -79,8 +66,7 @@ impl<H: Hypercall, const TX: usize> TxToken for NetTxToken<'_, H, TX> {
         // smoltcp's contract: `len` is at most the MTU in the capabilities, less than `MAX_FRAME`.
         let frame = &mut self.scratch[..len];
         let result = f(frame);
-        let flags = if self.handles_tcp { finish_tcp(frame, self.connection) } else { 0 };
-        match self.transmitter.send(frame, flags, self.statistics) {
+        match self.transmitter.send(frame, self.statistics) {
             // The frame is in the ring; where the notification fails, the next one carries it
             // along.
             Ok(true) => {
@@ -93,62 +79,19 @@ impl<H: Hypercall, const TX: usize> TxToken for NetTxToken<'_, H, TX> {
     }
 }
 
-/// Sees to the checksum of a TCP segment that smoltcp left zero, and returns the flags of the
-/// request.
-fn finish_tcp(frame: &mut [u8], connection: &Connection) -> u16 {
-    let Some(segment) = Segment::find(frame).filter(|segment| segment.is_tcp) else {
-        return 0;
-    };
-    let offload = connection.offload;
-    if if segment.is_ipv6 { offload.ipv6 } else { offload.ipv4 } {
-        segment.leave_to_backend(frame);
-        tx::CSUM_BLANK | tx::DATA_VALIDATED
-    } else {
-        segment.complete(frame);
-        0
-    }
-}
-
-/// Makes a received frame one that smoltcp can take, or says that its checksum is wrong.
-fn check_received(frame: &mut [u8], received: Received) -> bool {
-    let Some(segment) = Segment::find(frame) else {
-        return true;
-    };
-    match received.checksum {
-        Checksum::Validated => true,
-        Checksum::Blank => {
-            if !segment.is_tcp && !segment.is_fragment {
-                segment.complete(frame);
-            }
-            true
-        }
-        // Nobody after us verifies TCP, and a piece cannot be verified.
-        Checksum::Unknown if segment.is_tcp => !segment.is_fragment && segment.is_valid(frame),
-        Checksum::Unknown => true,
-    }
-}
-
 impl<H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
     Netfront<'_, H, FRAMES, TX, RX>
 {
-    /// Fills the scratch buffer with the next good frame, and returns its length.
+    /// Fills the scratch buffer with the next frame, and returns its length.
     fn next_frame(&mut self) -> Option<usize> {
-        for _ in 0..MAX_BAD_FRAMES {
-            let port = self.port()?;
-            let (received, notify) =
-                self.receiver.receive(&mut self.scratch.rx, &mut self.statistics).ok()?;
-            if notify {
-                // Where the notification fails, the next one carries it along.
-                let _ = self.events.send(port);
-            }
-            let received = received?;
-            let frame = self.scratch.rx.get_mut(..received.len)?;
-            if !self.options.checksum_offload || check_received(frame, received) {
-                return Some(received.len);
-            }
-            self.statistics.bad_checksum += 1;
+        let port = self.port()?;
+        let (received, notify) =
+            self.receiver.receive(&mut self.scratch.rx, &mut self.statistics).ok()?;
+        if notify {
+            // Where the notification fails, the next one carries it along.
+            let _ = self.events.send(port);
         }
-        None
+        received
     }
 
     fn tx_token(&mut self) -> Option<(NetRxToken<'_>, NetTxToken<'_, H, TX>)> {
@@ -158,7 +101,6 @@ impl<H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
             connection: self.connection.as_ref()?,
             statistics: &mut self.statistics,
             scratch: &mut self.scratch.tx,
-            handles_tcp: self.options.checksum_offload,
         };
         Some((NetRxToken { frame: &self.scratch.rx }, token))
     }
@@ -199,9 +141,6 @@ impl<H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize> Device
         capabilities.medium = Medium::Ethernet;
         capabilities.max_transmission_unit = MTU;
         capabilities.max_burst_size = Some(RX);
-        if self.options.checksum_offload {
-            capabilities.checksum.tcp = Checks::None;
-        }
         capabilities
     }
 }

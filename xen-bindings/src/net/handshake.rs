@@ -13,41 +13,16 @@ use crate::hypercall::Hypercall;
 use crate::xenbus::{self, XenbusState};
 use crate::xenstore::{Path, Store, Tree, WatchId};
 
-/// Choices for a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// How long to wait for each step of the backend, ns.
-    pub timeout_ns: u64,
-    /// Leave checksums to the backend where it offers that, and take frames without one from it.
-    pub checksum_offload: bool,
-    /// The watch used while waiting.
-    pub watch: WatchId,
-}
-
-impl Default for Options {
-    /// Ten seconds, checksum offload, watch 63.
-    fn default() -> Self {
-        const LAST: WatchId = WatchId::new(63).unwrap();
-        Self { timeout_ns: 10_000_000_000, checksum_offload: true, watch: LAST }
-    }
-}
+/// How long to wait for each step of the backend.
+const TIMEOUT_NS: u64 = 10_000_000_000;
+/// The watch used while waiting.
+const WATCH: WatchId = WatchId::new(63).unwrap();
 
 /// What was agreed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Connection {
     pub(super) port: Port,
     pub(super) mac: [u8; 6],
-    /// Which frames the backend completes.
-    #[cfg_attr(not(feature = "smoltcp"), allow(dead_code, reason = "read by the smoltcp device"))]
-    pub(super) offload: Offload,
-}
-
-/// Which checksums the backend completes for us.
-#[derive(Clone, Copy, Debug, Default)]
-#[cfg_attr(not(feature = "smoltcp"), allow(dead_code, reason = "read by the smoltcp device"))]
-pub(super) struct Offload {
-    pub(super) ipv4: bool,
-    pub(super) ipv6: bool,
 }
 
 impl<H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
@@ -73,13 +48,11 @@ impl<H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
         if store.read_number_or(Path::join(backend, "feature-rx-copy"), 0)? == 0 {
             return Err(NetError::NoReceiveCopy);
         }
-        let offload = self.negotiate_offload(store, backend)?;
 
         let tx_ring = self.transmitter.start(self.grants, domain)?;
         let rx_ring = self.receiver.start(self.grants, domain)?;
         let port = self.events.alloc_unbound(domain).map_err(NetError::Hypercall)?;
-        self.connection = Some(Connection { port, mac, offload });
-        let no_checksum = u64::from(!self.options.checksum_offload);
+        self.connection = Some(Connection { port, mac });
         store.in_transaction(|tree| {
             for (node, value) in [
                 ("tx-ring-ref", u64::from(tx_ring.0)),
@@ -88,8 +61,8 @@ impl<H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
                 ("request-rx-copy", 1),
                 ("feature-rx-notify", 1),
                 ("feature-sg", 0),
-                ("feature-no-csum-offload", no_checksum),
-                ("feature-ipv6-csum-offload", 1 - no_checksum),
+                // Nor for IPv6, without a node of its own.
+                ("feature-no-csum-offload", 1),
             ] {
                 tree.write_number(Path::join(frontend, node), value)?;
             }
@@ -122,30 +95,15 @@ impl<H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
         self.expect_backend(store, backend, &gone)
     }
 
-    fn negotiate_offload<C: Channel>(
-        &self,
-        store: &mut Store<C>,
-        backend: &str,
-    ) -> Result<Offload, NetError> {
-        if !self.options.checksum_offload {
-            return Ok(Offload::default());
-        }
-        // A missing node means yes for IPv4 and no for IPv6.
-        let no_ipv4 = store.read_number_or(Path::join(backend, "feature-no-csum-offload"), 0)?;
-        let ipv6 = store.read_number_or(Path::join(backend, "feature-ipv6-csum-offload"), 0)?;
-        Ok(Offload { ipv4: no_ipv4 == 0, ipv6: ipv6 != 0 })
-    }
-
     fn expect_backend<C: Channel>(
         &self,
         store: &mut Store<C>,
         backend: &str,
         expected: &[XenbusState],
     ) -> Result<(), NetError> {
-        let deadline = store.channel().now_ns().saturating_add(self.options.timeout_ns);
-        let found = xenbus::wait_state(store, backend, self.options.watch, deadline, |state| {
-            expected.contains(&state)
-        })?;
+        let deadline = store.channel().now_ns().saturating_add(TIMEOUT_NS);
+        let found =
+            xenbus::wait_state(store, backend, WATCH, deadline, |state| expected.contains(&state))?;
         match expected {
             _ if expected.contains(&found) => Ok(()),
             [first, ..] => Err(NetError::Backend { expected: *first, found }),

@@ -18,27 +18,6 @@ impl Protocol for RxProtocol {
 const SLOTS: usize = RxProtocol::SLOTS as usize;
 const _: () = assert!(RxProtocol::SLOTS == netif::RX_RING_ENTRIES);
 
-/// A received frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
-    /// Its length, bytes.
-    pub len: usize,
-    /// The backend's information about its TCP or UDP checksum.
-    pub checksum: Checksum,
-}
-
-/// The backend's information about a frame's TCP or UDP checksum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Checksum {
-    /// None: the checksum must be verified.
-    Unknown,
-    /// The checksum was verified.
-    Validated,
-    /// The checksum was not computed: the frame comes from the same host, and the field holds only
-    /// the sum of the pseudo header.
-    Blank,
-}
-
 #[derive(Debug)]
 pub(super) struct Receiver<const N: usize> {
     lent: LentRing<RxProtocol, N>,
@@ -72,14 +51,15 @@ impl<const N: usize> Receiver<N> {
         self.lent.reference()
     }
 
-    /// Copies the next frame into `into`; returns whether the backend wants a notification.
+    /// Copies the next frame into `into`; returns its length, and whether the backend wants a
+    /// notification.
     ///
     /// If no frame waits, requests a notification for the next one.
     pub(super) fn receive(
         &mut self,
         into: &mut [u8],
         statistics: &mut Statistics,
-    ) -> Result<(Option<Received>, bool), NetError> {
+    ) -> Result<(Option<usize>, bool), NetError> {
         let mut received = None;
         let mut posted = false;
         // At most one pass over the ring: a backend that refills it meanwhile must not keep this
@@ -127,14 +107,14 @@ impl<const N: usize> Receiver<N> {
         Ok(Some((id, Some(response))))
     }
 
-    /// Checks a response and copies its frame; `None` if the frame is dropped.
+    /// Checks a response, copies its frame and returns its length; `None` if the frame is dropped.
     fn accept(
         &mut self,
         id: u16,
         response: RxResponse,
         into: &mut [u8],
         statistics: &mut Statistics,
-    ) -> Result<Option<Received>, NetError> {
+    ) -> Result<Option<usize>, NetError> {
         let has_more = response.flags & rx::MORE_DATA != 0;
         let Ok(len) = u16::try_from(response.status) else {
             statistics.receive_failed += 1;
@@ -153,18 +133,15 @@ impl<const N: usize> Receiver<N> {
             statistics.oversized += 1;
             return Ok(None);
         };
+        if response.flags & rx::CSUM_BLANK != 0 {
+            statistics.blank += 1;
+            return Ok(None);
+        }
         let (page, _) = self.lent.buffer(id)?;
         page.read_bytes(usize::from(response.offset), into)
             .map_err(|_| NetError::PastPage { offset: response.offset, len })?;
         statistics.received += 1;
-        let checksum = if response.flags & rx::CSUM_BLANK != 0 {
-            Checksum::Blank
-        } else if response.flags & rx::DATA_VALIDATED != 0 {
-            Checksum::Validated
-        } else {
-            Checksum::Unknown
-        };
-        Ok(Some(Received { len: usize::from(len), checksum }))
+        Ok(Some(usize::from(len)))
     }
 
     fn post(&mut self, id: u16) -> Result<(), NetError> {

@@ -81,7 +81,7 @@ fn connected() -> (&'static Machine, TestNet, TestStore) {
 
 fn receive(net: &mut TestNet) -> Result<Option<Vec<u8>>, NetError> {
     let mut frame = [0; MAX_FRAME];
-    Ok(net.receive(&mut frame)?.map(|received| frame[..received.len].to_vec()))
+    Ok(net.receive(&mut frame)?.map(|received| frame[..received].to_vec()))
 }
 
 #[test]
@@ -266,6 +266,18 @@ fn a_frame_in_pieces_is_dropped_whole() {
     machine.deliver(&[4; 60]);
     assert_eq!(receive(&mut net), Ok(Some(vec![4; 60])));
     assert_eq!(net.statistics().oversized, 1);
+}
+
+/// It is asked to complete them.
+#[test]
+fn a_frame_that_the_backend_leaves_without_checksum_is_dropped_and_counted() {
+    let (machine, mut net, _) = connected();
+    let node = std::format!("{}/feature-no-csum-offload", FakeNetback::frontend_path());
+    assert_eq!(machine.daemon.get(&node).as_deref(), Some("1"));
+    machine.backend.deliver_with_flags(&machine.xen, &[1; 60], rx::CSUM_BLANK);
+    machine.deliver(&[2; 60]);
+    assert_eq!(receive(&mut net), Ok(Some(vec![2; 60])));
+    assert_eq!((net.statistics().blank, net.statistics().received), (1, 1));
 }
 
 /// Extra information has no id: it comes in the slot of a request, whose buffer is posted again.

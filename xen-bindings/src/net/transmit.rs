@@ -45,7 +45,6 @@ impl<const N: usize> Transmitter<N> {
     pub(super) fn send(
         &mut self,
         frame: &[u8],
-        flags: u16,
         statistics: &mut Statistics,
     ) -> Result<bool, NetError> {
         let size = u16::try_from(frame.len()).ok().filter(|_| frame.len() <= MAX_FRAME);
@@ -57,7 +56,7 @@ impl<const N: usize> Transmitter<N> {
         let id = self.in_flight.iter().position(|busy| !busy).ok_or(NetError::Full)?;
         let (page, GrantRef(grant)) = self.lent.buffer(id as u16)?;
         page.write_bytes(0, frame).map_err(|_| NetError::FrameSize { len: frame.len() })?;
-        let request = TxRequest { grant, offset: 0, flags, id: id as u16, size };
+        let request = TxRequest { grant, offset: 0, flags: 0, id: id as u16, size };
         let (ring, page) = self.lent.ring()?;
         ring.request(page, request).map_err(|_| NetError::Full)?;
         self.in_flight[id] = true;

@@ -64,24 +64,6 @@ macro_rules! aligned_with_caller_of_three {
 #[cfg(feature = "heap")]
 pub(crate) use aligned_with_caller_of_three;
 
-/// Like `aligned` if the u32 at `$set` is not 0; otherwise returns at once.
-#[cfg(feature = "heap")]
-macro_rules! aligned_if_set {
-    ($set:ident, $inner:ident) => {
-        core::arch::naked_asm!(
-            "adrp x9, {set}",
-            "ldr w9, [x9, :lo12:{set}]",
-            "cbnz w9, 2f",
-            "ret",
-            "2: b {inner}",
-            set = sym $set,
-            inner = sym $inner
-        )
-    };
-}
-#[cfg(feature = "heap")]
-pub(crate) use aligned_if_set;
-
 /// From a return address back to the instruction that called.
 pub(crate) const INTO_CALL: u64 = 4;
 

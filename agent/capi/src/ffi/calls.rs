@@ -1,4 +1,4 @@
-//! The calls that start the agent, run it from the guest's loop, and stop it.
+//! The calls that start the agent, and run it from the guest's loop.
 
 use core::ffi::{c_char, c_void};
 
@@ -58,8 +58,9 @@ pub unsafe extern "C" fn unikprof_memory_bytes(config: *const Config) -> usize {
     unsafe { Wanted::read(config) }.map_or(0, |wanted| wanted.memory_bytes(own_bytes(&wanted)))
 }
 
-/// Starts the agent. It keeps all its state in `memory`, which has `length` bytes, belongs to the
-/// agent until `unikprof_stop`, and needs no alignment. An image can have one agent.
+/// Starts the agent, for as long as the guest runs. It keeps all its state in `memory`, which has
+/// `length` bytes, belongs to the agent from then on, and needs no alignment. An image can have one
+/// agent.
 ///
 /// Returns UNIKPROF_OK or an error code. On error nothing has changed. Takes up to 40 KiB of stack.
 ///
@@ -281,26 +282,6 @@ pub unsafe extern "C" fn unikprof_frame_tx(buffer: *mut c_void, length: usize) -
     }))
 }
 
-/// Stops the agent; its memory belongs to the guest again. Recordings that were not downloaded are
-/// lost. A trace ends: call it while no other CPU runs traced functions, since a breakpoint that
-/// comes later is no longer handled. The guest closes the clients' connections. Returns UNIKPROF_OK
-/// or an error code; on UNIKPROF_E_BUSY another call or an upcall was in progress and nothing has
-/// changed: call it again.
-#[unsafe(no_mangle)]
-pub extern "C" fn unikprof_stop() -> i32 {
-    code_of(Claim::take().and_then(|claim| {
-        #[cfg(feature = "trace")]
-        let _ = one::upcall(Agent::stop_tracing);
-        let state = claim.withdraw()?;
-        // SAFETY: a complete state, to which no one else has access any more.
-        unsafe {
-            core::ptr::drop_in_place(state);
-            erase(state);
-        }
-        Ok(())
-    }))
-}
-
 const LATEST_BYTES: usize = size_of::<Latest>();
 
 /// Bytes that the agent keeps in the memory in addition to those that `Wanted` counts, for any
@@ -426,7 +407,7 @@ unsafe fn start(
 /// # Safety
 ///
 /// `place` points to a state to which nobody else has access; its agent and keys are initialized
-/// and will not move. `served` is uninitialized or was dropped.
+/// and will not move. `served` is uninitialized.
 unsafe fn serve(place: *mut State) -> Result<(), Misuse> {
     // SAFETY: guaranteed by the caller.
     let agent: &'static Agent<'static, Guest> = unsafe { &(*place).agent };
@@ -468,8 +449,6 @@ unsafe fn serve(place: *mut State) -> Result<(), Misuse> {
 ///
 /// `state` points to memory for a state, and no part of it is in use.
 unsafe fn erase(state: *mut State) {
-    #[cfg(feature = "heap")]
-    super::heap::hooks::end();
     // SAFETY: guaranteed by the caller.
     unsafe { state.write_bytes(0, 1) };
 }
@@ -485,24 +464,7 @@ unsafe fn install(table: *const c_void, length: usize) -> Result<i64, Misuse> {
     }
     // SAFETY: guaranteed by the caller.
     let table = unsafe { read::bytes(table, length)? };
-    let state = claim.withdraw()?;
-    // SAFETY: a complete state with exclusive access. `served` refers to the agent, so it is
-    // dropped before the agent changes.
-    let installed = unsafe {
-        let network = (*state).served.get_mut().network.take();
-        core::ptr::drop_in_place(&raw mut (*state).served);
-        let installed = (*state).agent.install_caller_table(table);
-        if let Err(misuse) = serve(state) {
-            // Serving succeeded before, so only the random numbers can have failed. Leave no agent.
-            core::ptr::drop_in_place(&raw mut (*state).keys);
-            core::ptr::drop_in_place(&raw mut (*state).agent);
-            erase(state);
-            return Err(misuse);
-        }
-        (*state).served.get_mut().network = network;
-        claim.publish(state);
-        installed
-    };
+    let installed = served.service.agent().install_caller_table(table);
     installed.map(i64::from).map_err(|error| {
         Misuse(match error {
             LinkedTableError::File(_) => UNIKPROF_E_TABLE,

@@ -1,15 +1,15 @@
 //! The calls of the guest's allocator.
 //!
 //! They may be called wherever upcalls may run, inside an upcall too, and on any stack: see
-//! [`entry`](super::entry). Nearly all allocations and frees return before they enter the gate:
-//! [`COUNTDOWNS`] and [`HOLDS`] decide them.
+//! [`entry`](super::entry). Nearly all allocations return before they enter the agent:
+//! [`COUNTDOWNS`] decide them.
 //!
-//! Why: docs/decisions.md#allocations-before-the-gate.
+//! Why: docs/decisions.md#allocations-before-the-agent.
 
 use core::ffi::{c_char, c_void};
 
 #[cfg(feature = "heap")]
-use self::hooks::{COUNTDOWNS, HOLDS, on_alloc, on_free, on_realloc, on_sampled_alloc};
+use self::hooks::{COUNTDOWNS, on_alloc, on_free, on_realloc, on_sampled_alloc};
 use super::calls::code_of;
 use super::{one, read};
 use crate::arch::aligned;
@@ -65,7 +65,7 @@ pub extern "C" fn unikprof_on_sampled_alloc(key: *const c_void, size: usize, int
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_on_free(pointer: *const c_void) {
     #[cfg(feature = "heap")]
-    crate::arch::aligned_if_set!(HOLDS, on_free);
+    aligned!(on_free);
     #[cfg(not(feature = "heap"))]
     core::arch::naked_asm!("ret")
 }
@@ -128,7 +128,6 @@ pub(super) mod hooks {
 
     use crate::ffi::guest::Guest;
     use crate::ffi::one;
-    use crate::holds::Holds;
 
     /// Bytes that a vCPU allocates before the agent must look, in a cache line of its own.
     #[repr(C, align(64))]
@@ -146,7 +145,7 @@ pub(super) mod hooks {
         }
     }
 
-    /// With several vCPUs, those above this number enter the gate for each allocation.
+    /// With several vCPUs, those above this number enter the agent for each allocation.
     const COUNTED: usize = 8;
 
     /// The first is that of a guest's only vCPU, which the assembly code of an allocation counts
@@ -154,31 +153,18 @@ pub(super) mod hooks {
     pub(super) static COUNTDOWNS: [Countdown; 1 + COUNTED] =
         [const { Countdown { left: AtomicU64::new(0), given: AtomicU64::new(0) } }; 1 + COUNTED];
 
-    /// `vcpu` of `struct unikprof_ops`, and its argument. NULL with one vCPU, and without an agent.
+    /// `vcpu` of `struct unikprof_ops`, and its argument. NULL with one vCPU, and before the start.
     static VCPU: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     static CONTEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-    /// Set while there may be live samples, so that frees must look for theirs.
-    pub(super) static HOLDS: Holds = Holds::new();
-
-    /// Forgets an earlier agent, and prepares for this one.
+    /// Prepares for the agent.
     pub(in crate::ffi) fn begin(agent: &Agent<'static, Guest>) {
-        let vcpus = agent.config().vcpus;
-        for countdown in COUNTDOWNS.iter().take(1 + vcpus as usize) {
-            countdown.begin(0);
-        }
-        HOLDS.reset();
-        if vcpus > 1 {
+        if agent.config().vcpus > 1 {
             let ops = agent.platform().ops();
             let vcpu = ops.vcpu.map_or(ptr::null_mut(), |vcpu| vcpu as *mut c_void);
             CONTEXT.store(ops.context, Ordering::Relaxed);
             VCPU.store(vcpu, Ordering::Release);
         }
-    }
-
-    /// Calls no function of the guest any more, except in calls that have begun.
-    pub(in crate::ffi) fn end() {
-        VCPU.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
     /// With several vCPUs: counts an allocation that the agent need not see, and returns true. One
@@ -192,7 +178,7 @@ pub(super) mod hooks {
             return false;
         }
         // SAFETY: not NULL, so `begin` has stored a function of this type and its argument; as the
-        // header requires, both are valid until this call returns.
+        // header requires, both stay valid.
         let vcpu = unsafe {
             let vcpu: unsafe extern "C" fn(*mut c_void) -> u32 = core::mem::transmute(vcpu);
             vcpu(CONTEXT.load(Ordering::Relaxed))
@@ -246,14 +232,11 @@ pub(super) mod hooks {
                 agent.on_sampled_alloc(key, size, drawn, registers);
             }
             settle(agent, true);
-            if agent.has_live_samples() {
-                HOLDS.note();
-            }
         });
     }
 
     pub(super) extern "C" fn on_free(pointer: *const c_void) {
-        let _ = one::upcall(|agent| freed(agent, pointer));
+        let _ = one::upcall(|agent| agent.on_free(pointer.cast()));
     }
 
     pub(super) extern "C" fn on_realloc(
@@ -273,7 +256,7 @@ pub(super) mod hooks {
     }
 
     /// Tells the agent what this vCPU has allocated since it looked. Until it is called with
-    /// `goes_on`, every allocation of this vCPU enters the gate.
+    /// `goes_on`, every allocation of this vCPU enters the agent.
     #[inline(never)]
     pub(in crate::ffi) fn settle(agent: &Agent<'static, Guest>, goes_on: bool) {
         let number = match agent.config().vcpus {
@@ -286,11 +269,5 @@ pub(super) mod hooks {
             let next = agent.spend(given.saturating_sub(left));
             countdown.begin(if goes_on { next } else { 0 });
         }
-    }
-
-    #[inline(never)]
-    fn freed(agent: &Agent<'static, Guest>, pointer: *const c_void) {
-        agent.on_free(pointer.cast());
-        HOLDS.clear_if(|| !agent.has_live_samples());
     }
 }

@@ -1,18 +1,18 @@
 //! The only agent of an image, and the synchronization of calls to it.
 //!
-//! Upcalls enter through a [`Gate`] at any time, several at once. Every other call claims the
-//! agent: only one at a time, and any other that comes in the meantime returns `UNIKPROF_E_BUSY`.
-//! Nothing here waits, and `unikprof_stop` takes the memory away only while no call is inside.
+//! Once started, the agent is there for ever, and upcalls use it at any time, several at once. Every
+//! other call claims it: only one at a time, and any other that comes in the meantime returns
+//! `UNIKPROF_E_BUSY`. Nothing here waits.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::ptr;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use unikprof_agent::{Agent, Service, SessionId};
 
 use super::access::Keys;
 use super::guest::Guest;
 use crate::abi::UNIKPROF_SESSIONS;
-use crate::gate::{Gate, NotClosed};
 use crate::network::Network;
 use crate::status::{
     Misuse, UNIKPROF_E_BUSY, UNIKPROF_E_NOT_STARTED, UNIKPROF_E_STARTED, UNIKPROF_OK,
@@ -53,7 +53,8 @@ pub(super) struct Connection {
     pub(super) session: SessionId,
 }
 
-static STATE: Gate<State> = Gate::new();
+/// NULL until the agent has started.
+static STATE: AtomicPtr<State> = AtomicPtr::new(ptr::null_mut());
 /// 1 while a call that is not an upcall is in progress.
 static CLAIMED: AtomicU32 = AtomicU32::new(0);
 /// The error of the last call that returns a deadline.
@@ -70,13 +71,17 @@ pub(super) fn take_noted() -> i32 {
     MISUSE.swap(UNIKPROF_OK, Ordering::Relaxed)
 }
 
+/// The agent's state, if it has started.
+#[inline]
+fn state() -> Option<&'static State> {
+    // SAFETY: NULL, or a complete state, published for ever.
+    unsafe { STATE.load(Ordering::Acquire).as_ref() }
+}
+
 /// Enters like an upcall.
 #[inline]
 pub(super) fn upcall<R>(work: impl FnOnce(&Agent<'static, Guest>) -> R) -> Result<R, Misuse> {
-    // SAFETY: `publish` opens the gate to a complete state. `withdraw` takes the state away only
-    // after closing the gate, while no call is inside.
-    let entered = STATE.enter(|state| work(unsafe { &(*state).agent }));
-    entered.ok_or(Misuse(UNIKPROF_E_NOT_STARTED))
+    state().map(|state| work(&state.agent)).ok_or(Misuse(UNIKPROF_E_NOT_STARTED))
 }
 
 /// Exclusive access to the agent, except for upcalls. Released on drop.
@@ -94,39 +99,23 @@ impl Claim {
     /// The part of the state that the claim gives access to.
     #[inline(never)]
     pub(super) fn served(&mut self) -> Result<&mut Served, Misuse> {
-        let state = STATE.get();
-        if state.is_null() {
-            return Err(Misuse(UNIKPROF_E_NOT_STARTED));
-        }
-        // SAFETY: a complete state, which only the holder of the claim takes away. The holder has
-        // exclusive access to `served` as long as it borrows the claim.
-        Ok(unsafe { &mut *(*state).served.get() })
+        let state = state().ok_or(Misuse(UNIKPROF_E_NOT_STARTED))?;
+        // SAFETY: the holder has exclusive access to `served` as long as it borrows the claim.
+        Ok(unsafe { &mut *state.served.get() })
     }
 
     /// Returns an error if there is an agent.
     pub(super) fn expect_none(&self) -> Result<(), Misuse> {
-        if STATE.get().is_null() { Ok(()) } else { Err(Misuse(UNIKPROF_E_STARTED)) }
+        if state().is_none() { Ok(()) } else { Err(Misuse(UNIKPROF_E_STARTED)) }
     }
 
     /// Lets upcalls in.
     ///
     /// # Safety
     ///
-    /// `state` points to a complete state, which nothing else accesses until
-    /// [`withdraw`](Self::withdraw).
+    /// `state` points to a complete state, whose memory is the agent's for ever.
     pub(super) unsafe fn publish(&self, state: *mut State) {
-        STATE.open(state);
-    }
-
-    /// Keeps upcalls out and returns the state with exclusive access. Fails while an upcall is
-    /// inside; a failure has no effect on upcalls.
-    pub(super) fn withdraw(&self) -> Result<*mut State, Misuse> {
-        STATE.close().map_err(|error| {
-            Misuse(match error {
-                NotClosed::Closed => UNIKPROF_E_NOT_STARTED,
-                NotClosed::Busy => UNIKPROF_E_BUSY,
-            })
-        })
+        STATE.store(state, Ordering::Release);
     }
 }
 

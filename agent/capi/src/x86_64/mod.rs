@@ -80,29 +80,6 @@ macro_rules! aligned_with_caller_of_three {
 #[cfg(feature = "heap")]
 pub(crate) use aligned_with_caller_of_three;
 
-/// Like `aligned` if the u32 at `$set` is not 0; otherwise returns at once.
-#[cfg(feature = "heap")]
-macro_rules! aligned_if_set {
-    ($set:ident, $inner:ident) => {
-        core::arch::naked_asm!(
-            "cmp dword ptr [rip + {set}], 0",
-            "jne 2f",
-            "ret",
-            "2: push rbp",
-            "mov rbp, rsp",
-            "and rsp, -16",
-            "call {inner}",
-            "mov rsp, rbp",
-            "pop rbp",
-            "ret",
-            set = sym $set,
-            inner = sym $inner
-        )
-    };
-}
-#[cfg(feature = "heap")]
-pub(crate) use aligned_if_set;
-
 /// From a return address back to an address within the instruction that called.
 pub(crate) const INTO_CALL: u64 = 1;
 

@@ -287,5 +287,5 @@ int main(void)
            bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5]);
     CHECK(bytes[0] <= 40 << 10 && bytes[1] <= 16 << 10 && bytes[2] <= 16 << 10 && bytes[3] <= 2 << 10);
     CHECK(bytes[4] <= 2 << 10 && bytes[5] <= 6 << 10);
-    return stop();
+    return passed();
 }

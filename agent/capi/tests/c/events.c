@@ -211,6 +211,36 @@ static void recordings_at_boot(void)
     CHECK_CODE(unikprof_start_at_boot(&flight), UNIKPROF_E_TOO_LATE);
 }
 
+static void without_a_ring(void)
+{
+    CHECK_CODE(start(), UNIKPROF_OK);
+    all_refused(UNIKPROF_E_NO_RING);
+    CHECK_CODE(unikprof_crash_dump(keep, &left), UNIKPROF_OK);
+    CHECK(left.length > 50);
+}
+
+static size_t offset;
+
+/* The shortest valid block; nothing outside is written. */
+static void a_short_ring_in_any_alignment(void)
+{
+    size_t least = config.ring_length;
+    config.ring = ring + offset;
+    memset(ring, 0xa5, sizeof ring);
+    CHECK_CODE(start(), UNIKPROF_OK);
+    names_that_are_none();
+    for (int mark = 0; mark < 1000; mark++) {
+        CHECK_CODE(unikprof_mark(0, 1), UNIKPROF_OK);
+    }
+    CHECK(ring[offset - 1] == 0xa5 && ring[offset + least] == 0xa5);
+}
+
+static void many_names(void)
+{
+    CHECK_CODE(start(), UNIKPROF_OK);
+    names_until_there_are_no_more();
+}
+
 int main(void)
 {
     struct unikprof_registers registers = guest_interrupted();
@@ -223,14 +253,9 @@ int main(void)
 
     ops.log = guest_log;
     ops.vcpu = guest_or_no_vcpu;
-    CHECK_CODE(start(), UNIKPROF_OK);
-    all_refused(UNIKPROF_E_NO_RING);
-    CHECK_CODE(unikprof_crash_dump(keep, &left), UNIKPROF_OK);
-    CHECK(left.length > 50);
-    left.length = 0;
-    CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
+    apart(without_a_ring);
 
-    /* Blocks that are too short, and the shortest valid one at every alignment; nothing outside is written. */
+    /* Blocks that are too short, and the shortest valid one. */
     CHECK(least > 256 * 48 && least < sizeof ring - 64);
     CHECK(unikprof_ring_bytes(2, 1000) > unikprof_ring_bytes(1, 1000) + 16000);
     CHECK(unikprof_ring_bytes(UINT32_MAX, SIZE_MAX) == SIZE_MAX);
@@ -242,24 +267,13 @@ int main(void)
     config.ring_length = SIZE_MAX;
     CHECK_CODE(start(), UNIKPROF_E_RING);
     config.ring_length = least;
-    for (size_t offset = 1; offset < 64; offset += 7) {
-        config.ring = ring + offset;
-        memset(ring, 0xa5, sizeof ring);
-        CHECK_CODE(start(), UNIKPROF_OK);
-        names_that_are_none();
-        for (int mark = 0; mark < 1000; mark++) {
-            CHECK_CODE(unikprof_mark(0, 1), UNIKPROF_OK);
-        }
-        CHECK(ring[offset - 1] == 0xa5 && ring[offset + least] == 0xa5);
-        CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
+    for (offset = 1; offset < 64; offset += 7) {
+        apart(a_short_ring_in_any_alignment);
     }
 
     config.ring = ring;
     config.ring_length = sizeof ring;
-    CHECK_CODE(start(), UNIKPROF_OK);
-    names_until_there_are_no_more();
-    CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
-    all_refused(UNIKPROF_E_NOT_STARTED);
+    apart(many_names);
 
     with_one = unikprof_memory_bytes(&config);
     config.recordings = UNIKPROF_MAX_RECORDINGS + 1;
@@ -276,5 +290,5 @@ int main(void)
     }
     events();
     what_is_left(request);
-    return stop();
+    return passed();
 }

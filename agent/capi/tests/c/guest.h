@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "check.h"
 
@@ -88,10 +90,23 @@ static inline int32_t start(void)
     return unikprof_init(&config, &ops, memory, sizeof memory);
 }
 
-/* The end of a test that has not failed: the result of `main`. */
-static inline int stop(void)
+/* An image has one agent for as long as it runs: a test with an agent of its own runs in a process of its own. */
+static inline void apart(void (*test)(void))
 {
-    CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
+    int status;
+    pid_t child;
+    fflush(NULL);
+    child = fork();
+    if (child == 0) {
+        test();
+        exit(0);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+}
+
+/* The end of a test that has not failed: the result of `main`. */
+static inline int passed(void)
+{
     puts("all as it should be");
     return 0;
 }

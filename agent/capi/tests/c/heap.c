@@ -127,6 +127,9 @@ int main(void)
     config.live_memory = live;
     config.live_memory_length = unikprof_live_bytes(1) - 1;
     CHECK_CODE(start(), UNIKPROF_E_LIVE);
+    odd_calls();
+    site(0, 1 << 20);
+    CHECK(asked == 0);
     config.live_memory_length = sizeof live;
     CHECK_CODE(start(), UNIKPROF_OK);
     odd_calls();
@@ -162,10 +165,5 @@ int main(void)
     if (unikprof_ring_bytes(1, 0) == 0) {
         CHECK_CODE(unikprof_arena("heap", 1, 2), UNIKPROF_E_UNSUPPORTED);
     }
-    stop();
-    asked = 0;
-    odd_calls();
-    site(0, 1 << 20);
-    CHECK(asked == 0);
-    return 0;
+    return passed();
 }

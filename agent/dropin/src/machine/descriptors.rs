@@ -1,11 +1,11 @@
 //! The interrupt table: the guest's gates for its events, page faults and breakpoints lead to our
-//! entries first, and with several vCPUs those of its other interrupts.
+//! entries first.
 //!
 //! Layouts: Intel's manual, volume 3, chapter "Interrupt and Exception Handling".
 
 use core::arch::asm;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::{entry, fault};
 
@@ -14,11 +14,6 @@ const PRESENT: u8 = 1 << 7;
 const INTERRUPT_GATE: u8 = 0xe;
 /// CR0: pages that are mapped for reading only cannot be written at privilege level 0 either.
 const WRITE_PROTECT: u64 = 1 << 16;
-/// The table whose gates were changed last.
-static TABLE: AtomicU64 = AtomicU64::new(0);
-static CHANGES: AtomicU32 = AtomicU32::new(0);
-/// A vCPU is in [`intercept_others`].
-static IS_CHANGING: AtomicBool = AtomicBool::new(false);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -138,7 +133,6 @@ pub(crate) unsafe fn intercept(vector: u8) -> Result<bool, NoHandler> {
         return Err(NoHandler(vector));
     }
     let ours = Gate::new(entry::address(), guests.selector, guests.stack);
-    TABLE.store(gates.addr() as u64, Ordering::Relaxed);
     // SAFETY: as above; interrupts are off.
     unsafe {
         let gate = gates.add(usize::from(vector));
@@ -156,52 +150,6 @@ pub(crate) fn is_intercepted(vector: u8) -> bool {
     let place = usize::from(vector);
     // SAFETY: inside the table in use.
     place >= count || unsafe { gates.add(place).read_unaligned() }.entry() == entry::address()
-}
-
-/// Has all interrupts of the guest's but those of `vector` pass by their entries, which continue
-/// with the guest's handlers. Returns whether they did before; never, where one turns interrupts
-/// off itself, on a vCPU with a table of its own, or while another vCPU looks.
-///
-/// # Safety
-/// See [`intercept`].
-pub(crate) unsafe fn intercept_others(vector: u8) -> bool {
-    let (gates, count) = table();
-    let is_known = gates.addr() as u64 == TABLE.load(Ordering::Relaxed);
-    // One vCPU must not keep a handler that another has just found replaced, nor see a changed gate
-    // before its count.
-    if !is_known || IS_CHANGING.swap(true, Ordering::Acquire) {
-        return false;
-    }
-    let mut have_passed = true;
-    for (number, handler) in entry::OTHER_HANDLERS.iter().enumerate() {
-        let place = entry::FIRST_INTERRUPT + number;
-        if place >= count || place == usize::from(vector) {
-            continue;
-        }
-        // SAFETY: inside the table in use; interrupts are off.
-        unsafe {
-            let gate = gates.add(place);
-            let guests = gate.read_unaligned();
-            let ours = entry::address_of_other(number);
-            if guests.kind & PRESENT == 0 || guests.entry() == ours {
-                continue;
-            }
-            have_passed = false;
-            if guests.is_usable() {
-                let ours =
-                    Gate { kind: guests.kind, ..Gate::new(ours, guests.selector, guests.stack) };
-                let is_changed = put_before(gate, guests, ours, handler);
-                CHANGES.fetch_add(u32::from(is_changed), Ordering::Relaxed);
-            }
-        }
-    }
-    IS_CHANGING.store(false, Ordering::Release);
-    have_passed
-}
-
-/// Counts the gates that [`intercept_others`] has changed: before, an interrupt did not pass.
-pub(crate) fn changes() -> u32 {
-    CHANGES.load(Ordering::Relaxed)
 }
 
 /// The vector of page faults.

@@ -8,7 +8,6 @@
 use core::arch::x86_64::__cpuid_count;
 use core::arch::{asm, global_asm};
 use core::cell::UnsafeCell;
-use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::upcall::{self, Next};
@@ -49,20 +48,6 @@ static VCPU_LEAF: AtomicU32 = AtomicU32::new(0);
 /// The guest's handler of events.
 pub(super) static GUESTS_HANDLER: AtomicU64 = AtomicU64::new(0);
 
-/// The first vector of interrupts; those below are exceptions.
-pub(super) const FIRST_INTERRUPT: usize = 32;
-const INTERRUPTS: usize = 256 - FIRST_INTERRUPT;
-/// From the entry of one of the guest's other interrupts to the next, and from one handler to the
-/// next.
-const STRIDE: usize = 8;
-/// The guest's handlers of its other interrupts.
-pub(super) static OTHER_HANDLERS: [AtomicU64; INTERRUPTS] =
-    [const { AtomicU64::new(0) }; INTERRUPTS];
-/// Counts the guest's other interrupts on all vCPUs.
-static OTHERS: AtomicU32 = AtomicU32::new(0);
-/// The vCPUs that wait, a bit for each.
-pub(crate) static WAITING: AtomicU32 = AtomicU32::new(0);
-
 /// What was interrupted. The entry restores all of it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -98,11 +83,16 @@ global_asm!(
     pop rsi
     pop rdx
     pop rcx
+    pop rax
     .endm
 
-    /* Calls a function with what is saved, on the vCPU's tick stack, and returns its result in al.
-       Another copy of rax, below the other registers, comes back in rsi. */
-    .macro unikprof_call function
+    .text
+    .balign 16
+    .type unikprof_dropin_entry, @function
+unikprof_dropin_entry:
+    test dword ptr [rsp + 16], 0x200    /* the interrupted code had interrupts on */
+    jz 2f
+    push rax
     push rcx
     push rdx
     push rsi
@@ -113,7 +103,6 @@ global_asm!(
     push r11
     push rbp
     push rbx
-    push rax
     cld
     mov rbp, rsp
     xor ebx, ebx
@@ -129,26 +118,14 @@ global_asm!(
     imul eax, eax, {tick_size}
     lea rsp, [rip + {ticks} + {tick_size}]
     add rsp, rax
-    lea rdi, [rbp + 8]
+    mov rdi, rbp
     mov esi, ebx
-    call \function
+    call {interrupt}
     mov rsp, rbp
-4:  pop rsi
-    .endm
-
-    .text
-    .balign 16
-    .type unikprof_dropin_entry, @function
-unikprof_dropin_entry:
-    test dword ptr [rsp + 16], 0x200    /* the interrupted code had interrupts on */
-    jz 2f
-    push rax
-    unikprof_call {interrupt}
-    cmp al, {poll_next}
+4:  cmp al, {poll_next}
     je 1f
     cmp al, {guest_next}
     unikprof_restore
-    pop rax
     je 2f
     iretq
 2:  jmp [rip + {guests_handler}]
@@ -170,40 +147,8 @@ unikprof_dropin_entry:
     call {poll_function}
     fxrstor64 [rip + {fx}]
     unikprof_restore
-    pop rax
     iretq
     .size unikprof_dropin_entry, . - unikprof_dropin_entry
-
-    /* The guest's other interrupts, an entry for each: its address tells the handler. */
-    .balign {stride}
-    .type unikprof_dropin_others, @function
-unikprof_dropin_others:
-    .rept {interrupts}
-    call 5f
-    .balign {stride}
-    .endr
-5:  lock inc dword ptr [rip + {others}]
-    xchg rax, [rsp]
-    push rcx
-    lea rcx, [rip + unikprof_dropin_others]
-    sub rax, rcx
-    and eax, -{stride}
-    lea rcx, [rip + {other_handlers}]
-    mov rax, [rcx + rax]
-    pop rcx
-    test dword ptr [rsp + 24], 0x200
-    jz 6f
-    cmp dword ptr [rip + {waiting}], 0
-    jne 7f
-6:  xchg rax, [rsp]
-    ret
-7:  unikprof_call {other}
-    mov rax, [rsp + {saved_rax}]
-    mov [rsp + {saved_rax}], rsi
-    unikprof_restore
-    ret
-    .size unikprof_dropin_others, . - unikprof_dropin_others
-    .purgem unikprof_call
     .purgem unikprof_restore
 "#,
     ticks = sym TICKS,
@@ -219,28 +164,10 @@ unikprof_dropin_others:
     guests_handler = sym GUESTS_HANDLER,
     interrupt = sym upcall::on_interrupt,
     poll_function = sym upcall::on_poll,
-    stride = const STRIDE,
-    interrupts = const INTERRUPTS,
-    others = sym OTHERS,
-    other_handlers = sym OTHER_HANDLERS,
-    waiting = sym WAITING,
-    other = sym upcall::on_other_interrupt,
-    saved_rax = const offset_of!(Saved, rax),
 );
-const _: () = assert!(STRIDE == size_of::<AtomicU64>());
 
 pub(super) fn address() -> u64 {
     address_of!("unikprof_dropin_entry")
-}
-
-/// The entry of another of the guest's interrupts, counted from the first one.
-pub(super) fn address_of_other(number: usize) -> u64 {
-    address_of!("unikprof_dropin_others") + (number * STRIDE) as u64
-}
-
-/// Counts the guest's other interrupts that have passed by their entries, on all vCPUs.
-pub(crate) fn others() -> u32 {
-    OTHERS.load(Ordering::Relaxed)
 }
 
 /// Whether a stack pointer is on the stack of polls.

@@ -247,21 +247,27 @@ pub fn start(mut config: Config) -> Result<Guest, Error> {
         Vec::leak(std::vec![MaybeUninit::uninit(); config.caller_table_bytes]);
     let ring: &'static mut [MaybeUninit<u8>] =
         Vec::leak(std::vec![MaybeUninit::uninit(); config.ring_bytes]);
-    let mut agent = Agent::new(platform, agent_config, memory)
+    let agent = Agent::new(platform, agent_config, memory)
         .map_err(Error::Start)?
         .with_caller_memory(callers)
         .with_ring(ring);
     #[cfg(feature = "heap")]
-    if config.live_samples > 0 {
-        let bytes = crate::live_bytes(config.live_samples);
-        agent = agent.with_live_memory(Vec::leak(std::vec![MaybeUninit::uninit(); bytes]));
-    }
+    let agent = match config.live_samples {
+        0 => agent,
+        samples => {
+            let bytes = crate::live_bytes(samples);
+            agent.with_live_memory(Vec::leak(std::vec![MaybeUninit::uninit(); bytes]))
+        }
+    };
     #[cfg(feature = "trace")]
-    if config.trace_functions > 0 {
-        let bytes = crate::trace_bytes(config.trace_functions, TRACED_STACKS);
-        let block = Vec::leak(std::vec![MaybeUninit::uninit(); bytes]);
-        agent = agent.with_trace(block, TRACED_STACKS);
-    }
+    let agent = match config.trace_functions {
+        0 => agent,
+        functions => {
+            let bytes = crate::trace_bytes(functions, TRACED_STACKS);
+            let block = Vec::leak(std::vec![MaybeUninit::uninit(); bytes]);
+            agent.with_trace(block, TRACED_STACKS)
+        }
+    };
     if let Some(table) = config.linked_caller_table {
         agent.install_caller_table(table).map_err(Error::CallerTable)?;
     }

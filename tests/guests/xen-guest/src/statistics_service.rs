@@ -62,7 +62,7 @@ fn write(to: &mut impl Write, device: DeviceStatistics, rescues: u64) -> fmt::Re
     writeln!(to, "text.changed {}", probed::changed_bytes())?;
     writeln!(to, "network.sent {}", device.sent)?;
     writeln!(to, "network.received {}", device.received)?;
-    writeln!(to, "network.bad_checksum {}", device.bad_checksum)?;
+    writeln!(to, "network.blank {}", device.blank)?;
     for vcpu in (0..vcpus::running()).map(VcpuId) {
         if let Some(area) = vcpus::runstate(vcpu) {
             let state = area.read();

@@ -56,21 +56,15 @@ pub(crate) fn assert_sums(trace: &Value) {
     }
 }
 
-/// All calls in trees.
-pub(crate) fn calls_in(trees: &Value, name: &str) -> u64 {
-    let trees = trees.as_array().unwrap().iter();
-    trees
-        .map(|tree| {
-            let is_it = tree["function"].as_str().unwrap().ends_with(name);
-            let own = if is_it { tree["times"].as_u64().unwrap() } else { 0 };
-            own + calls_in(&tree["inside"], name)
-        })
-        .sum()
+/// The single calls of the functions whose names end so.
+pub(crate) fn calls_in(calls: &Value, name: &str) -> u64 {
+    let calls = calls.as_array().unwrap().iter();
+    calls.filter(|call| call["function"].as_str().unwrap().ends_with(name)).count() as u64
 }
 
 const ALL: [&str; 5] = ["outer", "inner", "recursive", "waits", "unwinds"];
 
-/// Calls of a known tree are exact in the table and in the tree, those that a panic ends are
+/// Calls of a known tree are exact in the table and one by one, those that a panic ends are
 /// marked, and no duration is shorter than what the function itself measured.
 #[test]
 fn calls_of_a_known_tree_are_exact() {
@@ -84,7 +78,7 @@ fn calls_of_a_known_tree_are_exact() {
     for name in ALL {
         let found = function(&trace, &format!("traced::{name}"));
         assert_eq!(found["calls"], counted[name], "{name}: {found:#}");
-        assert_eq!(calls_in(&trace["tree"], &format!("traced::{name}")), counted[name], "{name}");
+        assert_eq!(calls_in(&trace["calls"], &format!("traced::{name}")), counted[name], "{name}");
         assert_eq!(found["open"], 0, "{name}");
         assert_eq!(found["orphans"], 0, "{name}");
     }
@@ -106,12 +100,12 @@ fn calls_of_a_known_tree_are_exact() {
     let words = ["report", "run.unikprof", "--json", "--in", "recursive"];
     let part = client.run(&words).expect_json();
     assert_sums(&part);
-    assert_eq!(calls_in(&part["tree"], "inner"), 0);
+    assert_eq!(calls_in(&part["calls"], "inner"), 0);
     assert_eq!(function(&part, "recursive")["calls"], counted["recursive"]);
     let words = ["report", "run.unikprof", "--json", "--hide", "outer"];
     let hidden = client.run(&words).expect_json();
-    assert_eq!(calls_in(&hidden["tree"], "outer"), 0);
-    assert_eq!(calls_in(&hidden["tree"], "inner"), counted["inner"]);
+    assert_eq!(calls_in(&hidden["calls"], "outer"), 0);
+    assert_eq!(calls_in(&hidden["calls"], "inner"), counted["inner"]);
 
     // The other formats hold the same calls.
     let all: u64 = ALL.iter().map(|name| counted[*name]).sum();
@@ -336,7 +330,7 @@ fn counting_keeps_no_calls() {
         let found = function(&trace, &format!("traced::{name}"));
         assert_eq!(found["calls"], counted[name], "{name}: {found:#}");
     }
-    assert!(trace.get("tree").is_none());
+    assert!(trace.get("calls").is_none());
 }
 
 /// What a function calls directly is traced with it, and what these call is not.
@@ -359,8 +353,7 @@ fn what_a_function_calls_is_traced_with_it() {
     assert_eq!(functions.iter().find(is_deeper), None, "called by a closure");
 }
 
-/// Only the calls that took long are in the tree, with what they called; the counts are of all
-/// calls.
+/// Only the calls that took long are kept, with what they called; the counts are of all calls.
 #[test]
 #[ignore = "full: records a guest"]
 fn slow_calls_are_kept_with_what_they_called() {
@@ -376,20 +369,13 @@ fn slow_calls_are_kept_with_what_they_called() {
         let found = function(&trace, &format!("traced::{name}"));
         assert_eq!(found["calls"], counted[name], "{name}: {found:#}");
     }
-    let tree = trace["tree"].as_array().unwrap();
-    for root in tree {
+    let calls = trace["calls"].as_array().unwrap().iter();
+    for root in calls.filter(|call| call["parent"].is_null()) {
         assert!(root["function"].as_str().unwrap().ends_with("traced::outer"), "{root:#}");
         assert!(root["duration_ns"].as_u64().unwrap() >= 4_000_000, "{root:#}");
     }
     // Each wait takes 5 ms.
-    assert_eq!(calls_in(&trace["tree"], "traced::waits"), counted["waits"]);
-    let words = ["report", "run.unikprof", "--json", "--slowest", "2"];
-    let slowest = client.run(&words).expect_json();
-    let slowest = slowest["slowest"].as_array().unwrap();
-    let durations: Vec<u64> =
-        slowest.iter().map(|it| it["duration_ns"].as_u64().unwrap()).collect();
-    assert_eq!(durations.len(), 2);
-    assert!(durations[0] >= durations[1], "{durations:?}");
+    assert_eq!(calls_in(&trace["calls"], "traced::waits"), counted["waits"]);
 }
 
 /// A function that is called too often loses its probes, and the report names it.
@@ -417,7 +403,7 @@ fn what_costs_too_much_is_removed_and_named() {
     let words = [&words[1..], &["-o", "burst.unikprof", "-o", "burst.txt"]].concat();
     let written = costly(&words);
     let end = "\n\nwrote        burst.unikprof\nwrote        burst.txt\n\
-               next         unikprof-client report burst.unikprof --slowest 5\n";
+               next         unikprof-client report burst.unikprof --open\n";
     for part in ["warning: the agent removed", " of a CPU\n", "  function\n", "removed)\n", end] {
         assert!(written.stdout.contains(part), "{part}\nin\n{}", written.stdout);
     }

@@ -64,7 +64,7 @@ fn calls_are_exact(program: &Path, pattern: &str, functions: &[(&str, &str)]) ->
         assert_eq!(found["calls"], counted[*count], "{name}: {found:#} {}", trace["warnings"]);
         assert_eq!(found["orphans"], 0, "{name}: {found:#}");
         assert_eq!(found["open"], 0, "{name}: {found:#}");
-        assert_eq!(calls_in(&trace["tree"], name), counted[*count], "{name} in the tree");
+        assert_eq!(calls_in(&trace["calls"], name), counted[*count], "{name} one by one");
     }
     assert_eq!(trace["lost_records"], 0);
     assert!(guest.stop().success());

@@ -329,11 +329,8 @@ fn the_search_finds_instructions_of_x86_64_v3() {
 #[test]
 fn ticks_of_the_dropin_touch_no_vector_or_floating_point_state() {
     let code = Code::read(&dropin_object());
-    let handlers = ["12on_interrupt", "18on_other_interrupt"].map(|name| {
-        let mut found = code.functions().filter(|function| function.name.contains(name));
-        found.next().unwrap().name.as_str()
-    });
-    let reached = code.reached_from(&handlers);
+    let mut found = code.functions().filter(|function| function.name.contains("12on_interrupt"));
+    let reached = code.reached_from(&[found.next().unwrap().name.as_str()]);
     assert!(reached.iter().any(|function| function.name.contains("walk")));
     for function in reached {
         let found = function.body.vector_instruction();
