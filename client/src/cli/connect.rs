@@ -19,6 +19,7 @@ use super::recordings::{
 };
 use super::top::{self, TopArguments};
 use super::{snapshot, status, trace};
+use crate::allocator;
 use crate::caller_table::{self, Prepared, Reserve};
 use crate::charset::local;
 use crate::connection::Timeouts;
@@ -30,7 +31,7 @@ use crate::record::{
     self, Asked, Event, Observer, Outcome, Patience, RecordError, Request, Session, Settings,
     Unwind,
 };
-use crate::recording::{Reading, Recording, holds};
+use crate::recording::{Reading, Recording};
 use crate::report::heap::without_allocator;
 use crate::report::{Format, Report, ReportOptions, TimelineView};
 use crate::symbols::{SymbolWarning, Symbolizer};
@@ -198,7 +199,7 @@ impl Conversation {
         let unwinding = &arguments.sampling.unwinding;
         self.callers(unwinding, symbolizer, Reserve::ForLater, &mut settings)?;
         self.download(
-            (&settings.name, None),
+            &settings.name,
             &arguments.outputs,
             &arguments.names,
             symbolizer,
@@ -302,9 +303,8 @@ impl Conversation {
         // make.
         let (recording, name) = self.find(arguments.which.name.as_deref())?;
         let request = request(recording);
-        let taken = (!matches!(request, Request::Copy { .. })).then_some(recording);
         self.download(
-            (&name, taken),
+            &name,
             &arguments.outputs,
             &arguments.names,
             symbolizer,
@@ -319,11 +319,10 @@ impl Conversation {
         Ok((found.recording, found.name.clone()))
     }
 
-    /// Brings a recording home with `get`, writes what was asked for and tells about it. `taken` is
-    /// its number, if the guest has given away what earlier files hold of it.
+    /// Brings a recording home with `get`, writes what was asked for and tells about it.
     fn download(
         &mut self,
-        (recording, taken): (&str, Option<u64>),
+        recording: &str,
         outputs: &OutputArguments,
         names: &NameArguments,
         symbolizer: &Symbolizer,
@@ -339,12 +338,7 @@ impl Conversation {
                 time: self.session.connected(),
             },
         )?;
-        let path = plan.recording.path();
-        if plan.recording.is_wanted()
-            && taken.is_some_and(|taken| holds(path, agent.instance, taken))
-        {
-            return Err(Failure::Replaces { path: path.into() });
-        }
+        allocator::tell_where(plan.recording.path());
         self.check_names(names, symbolizer)?;
         // Until here Ctrl-C may end the program as it ends any other: there is nothing to clean up.
         self.interrupt.listen().map_err(Failure::Signals)?;
