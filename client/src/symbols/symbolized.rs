@@ -7,7 +7,7 @@ use super::demangle::demangle;
 use super::error::SymbolWarning;
 use super::identity::{AcrossBuilds, Place, labelled};
 use super::memory_work::allocator_depth;
-use crate::profile::{Frame, FrameId, Mapping, Profile};
+use crate::profile::{BuildId, Frame, FrameId, Mapping, Profile};
 
 /// A function of a [`Symbolized`] profile, by its place in the table of functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -67,16 +67,26 @@ impl Function {
 
     /// As the function of a profile of several builds.
     pub(super) fn in_any_image(&self) -> Function {
-        let AcrossBuilds { name, namesake } = &self.across;
+        let AcrossBuilds { name, namesake, .. } = &self.across;
         let name = format!("{name}{namesake}");
         let (image, place, bare) = (None, None, name.len());
         Function { name, bare, image, place, ..self.clone() }
     }
 
-    /// Gives it a name across builds.
-    pub(super) fn across(mut self, name: String) -> Function {
-        self.across.name = name;
-        self
+    /// Code without a name, of this build if that is known.
+    pub(super) fn unnamed(
+        name: String,
+        image: Option<ImageId>,
+        across: String,
+        build: Option<BuildId>,
+    ) -> Function {
+        let across = AcrossBuilds { name: across, build, ..AcrossBuilds::default() };
+        Function { across, ..Function::new(name, image, FunctionKind::Address) }
+    }
+
+    /// Whether it is code of no known function: of an address that no table describes.
+    pub(crate) fn is_lone_address(&self) -> bool {
+        self.kind == FunctionKind::Address && self.image.is_none()
     }
 }
 
