@@ -106,10 +106,12 @@ impl Function {
         self.false_discoveries.is_some_and(|share| share <= LEVEL)
     }
 
-    /// Those of which one may be part of the cause in its place.
+    /// Those that may be part of the cause in its place.
     fn or(&self) -> Vec<&str> {
         match &self.role {
-            Some(Role::Either(either)) => either.others.iter().map(|it| it.0.as_str()).collect(),
+            Some(Role::Either(either)) => {
+                either.others.iter().flatten().map(|(name, _)| name.as_str()).collect()
+            }
             _ => Vec::new(),
         }
     }
@@ -134,6 +136,12 @@ pub(crate) enum DiffError {
          mode live, `go tool pprof -base` what differs between two .pb.gz files"
     )]
     Heap { mode: Mode },
+    #[error(
+        "--fail-on compares functions by name, and {:.0} % of the samples of {file} lie in code \
+         without a name; name its image with --image, or a symbol list with --symbols",
+        share * 100.0
+    )]
+    NoNames { file: String, share: f64 },
     #[error("{file} has no samples to compare")]
     Empty { file: String },
     #[error(
@@ -177,14 +185,13 @@ struct Measure {
 
 impl Measure {
     fn rates(&self, hits: &[Vec<Hits>; 2]) -> [Rate; 2] {
+        if self.has_blocks {
+            let rates = Rate::of_both([&hits[0], &hits[1]], &self.of);
+            return [0, 1].map(|at| rates[at].sampled(self.one[at], self.whole[at]));
+        }
         [0, 1].map(|at| {
-            if self.has_blocks {
-                let rate = Rate::of_blocks(&hits[at], &self.of[at]);
-                rate.sampled(self.one[at], self.whole[at])
-            } else {
-                let hits = sum(hits[at].iter().map(|(_, hits)| *hits));
-                Rate::of_samples(hits, sum(self.of[at].iter().copied()))
-            }
+            let hits = sum(hits[at].iter().map(|(_, hits)| *hits));
+            Rate::of_samples(hits, sum(self.of[at].iter().copied()))
         })
     }
 
@@ -344,6 +351,17 @@ impl<'a> Comparison<'a> {
         (factor.low > 1.0).then_some(factor.factor - 1.0)
     }
 
+    /// Whether functions tell enough of both recordings to judge by: at least half of each.
+    pub(crate) fn check_names(&self) -> Result<(), DiffError> {
+        for (at, input) in self.inputs.iter().enumerate() {
+            let share = self.sides.unnamed(at);
+            if share > 0.5 {
+                return Err(DiffError::NoNames { file: input.title.to_owned(), share });
+            }
+        }
+        Ok(())
+    }
+
     /// What the reader should know about the figures, a sentence each.
     pub(crate) fn warnings(&self) -> &[String] {
         &self.warnings
@@ -491,12 +509,12 @@ fn warnings(base: &Input<'_>, new: &Input<'_>, sides: &Sides) -> Vec<String> {
 }
 
 impl Comparison<'_> {
-    /// Writes it. Text lists `top` functions (0: all) in so many columns.
+    /// Writes it. Text lists `top` functions (0: all) in so many columns; `None`: with whole names.
     pub(crate) fn write(
         &self,
         format: Format,
         top: usize,
-        columns: usize,
+        columns: Option<usize>,
         out: &mut impl io::Write,
     ) -> io::Result<()> {
         match format {

@@ -50,7 +50,7 @@ mod vdso;
 pub use code::CodeError;
 pub(crate) use code::{Code, MappedAddress};
 pub(crate) use debug_file::find as find_debug_file;
-pub(crate) use debug_info::{DebugSections, section_bytes};
+pub(crate) use debug_info::{DebugSections, MOST_DECOMPRESSED, section_bytes};
 #[cfg(feature = "debuginfod")]
 pub use debuginfod::{Debuginfod, DownloadLimits};
 pub use demangle::demangle;

@@ -1,6 +1,7 @@
 //! The caller table of one image.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
@@ -21,7 +22,7 @@ use super::stretches::{
     Detail, Known, RowBuilder, RuleRange, TooManyRows, fill_gaps, resolve_overlaps,
 };
 use crate::profile::{BuildId, Mapping};
-use crate::symbols::{Image, find_debug_file, section_bytes};
+use crate::symbols::{Image, MOST_DECOMPRESSED, find_debug_file, section_bytes};
 
 /// The most rows of one table: far beyond any agent's memory, well within ours.
 pub(super) const MAX_ROWS: usize = 1 << 24;
@@ -329,7 +330,9 @@ fn bases(file: &object::File<'_>) -> BaseAddresses {
 /// The addresses of the functions that an image's `.eh_frame` describes, sorted. Functions at
 /// address 0 are those that the linker left out.
 pub(crate) fn functions_described(file: &object::File<'_>) -> Vec<Range<u64>> {
-    let data = file.section_by_name(EH_FRAME).and_then(|section| section_bytes(&section).ok());
+    let data = file
+        .section_by_name(EH_FRAME)
+        .and_then(|section| section_bytes(&section, &Cell::new(MOST_DECOMPRESSED)).ok());
     let data = data.unwrap_or_default();
     let (section, bases) = (eh_frame(&data), bases(file));
     let mut shared = HashMap::new();
@@ -363,7 +366,7 @@ fn section_data<'a>(
     let Some(section) = file.section_by_name(name) else {
         return Ok(None);
     };
-    match section_bytes(&section) {
+    match section_bytes(&section, &Cell::new(MOST_DECOMPRESSED)) {
         Ok(data) if data.is_empty() => Ok(None),
         Ok(data) => Ok(Some(data)),
         Err(problem) => Err(CompileError::Elf { path: path.into(), problem }),

@@ -20,6 +20,7 @@ use super::recordings::{
 };
 use super::top::{self, TopArguments};
 use super::{snapshot, status, trace};
+use crate::allocator;
 use crate::caller_table::{self, Prepared, Reserve};
 use crate::charset::local;
 use crate::connection::Timeouts;
@@ -31,7 +32,7 @@ use crate::record::{
     self, Asked, Event, Observer, Outcome, Patience, RecordError, Request, Session, Settings,
     Unwind,
 };
-use crate::recording::{Reading, Recording, holds};
+use crate::recording::{Reading, Recording};
 use crate::report::heap::without_allocator;
 use crate::report::{Format, Report, ReportOptions, TimelineView};
 use crate::symbols::{SymbolWarning, Symbolizer};
@@ -200,7 +201,7 @@ impl Conversation {
         let unwinding = &arguments.sampling.unwinding;
         self.callers(unwinding, symbolizer, Reserve::ForLater, &mut settings)?;
         self.download(
-            (&settings.name, None),
+            &settings.name,
             &arguments.outputs,
             &arguments.names,
             symbolizer,
@@ -304,9 +305,8 @@ impl Conversation {
         // make.
         let (recording, name) = self.find(arguments.which.name.as_deref())?;
         let request = request(recording);
-        let taken = (!matches!(request, Request::Copy { .. })).then_some(recording);
         self.download(
-            (&name, taken),
+            &name,
             &arguments.outputs,
             &arguments.names,
             symbolizer,
@@ -325,11 +325,10 @@ impl Conversation {
         Ok((found.recording, found.name.clone()))
     }
 
-    /// Brings a recording home with `get`, writes what was asked for and tells about it. `taken` is
-    /// its number, if the guest has given away what earlier files hold of it.
+    /// Brings a recording home with `get`, writes what was asked for and tells about it.
     fn download(
         &mut self,
-        (recording, taken): (&str, Option<u64>),
+        recording: &str,
         outputs: &OutputArguments,
         names: &NameArguments,
         symbolizer: &Symbolizer,
@@ -346,12 +345,7 @@ impl Conversation {
             },
         )?;
         no_input_is_replaced(names.files(), plan.files())?;
-        let path = plan.recording.path();
-        if plan.recording.is_wanted()
-            && taken.is_some_and(|taken| holds(path, agent.instance, taken))
-        {
-            return Err(Failure::Replaces { path: path.into() });
-        }
+        allocator::tell_where(plan.recording.path());
         self.check_names(names, symbolizer)?;
         // Until here Ctrl-C may end the program as it ends any other: there is nothing to clean up.
         let mut progress = ProgressLine::on_stderr();

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::failure::Failure;
 use super::names::NameArguments;
-use super::outputs::{no_input_is_replaced, write_each};
+use super::outputs::{no_input_is_replaced, warn, write_each};
 use super::report::open_by_epoch;
 use super::time::PartArguments;
 use super::{print_local, screen, values};
@@ -57,6 +57,9 @@ pub(super) struct DiffArguments {
     /// Number of functions in the text; 0 lists all
     #[arg(long, value_name = "COUNT", default_value_t = 30, value_parser = values::count)]
     top: usize,
+    /// Do not shorten names in the text to the terminal's width (120 columns if there is none)
+    #[arg(long, help_heading = "Output")]
+    wide: bool,
     /// Print the comparison as JSON
     #[arg(long, conflicts_with = "output", help_heading = "Output")]
     json: bool,
@@ -181,7 +184,13 @@ pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
     if arguments.fail_on == Some(FailOn::Significant) && compared.basis() == "counts" {
         return Err(DiffError::NoTimes.into());
     }
-    write_each(outputs, |(format, path)| write(&compared, format, path, arguments.top))?;
+    // All time for each unit of work is compared without names.
+    if arguments.fail_on.is_some_and(|it| it == FailOn::Significant || arguments.per.is_none()) {
+        compared.check_names()?;
+    }
+    let is_text_shown = outputs.contains(&(Format::Text, None));
+    warn(compared.warnings(), is_text_shown);
+    write_each(outputs, |(format, path)| write(&compared, format, path, arguments))?;
     arguments.fail_on.map_or(Ok(()), |fail_on| judge(&compared, fail_on))
 }
 
@@ -200,7 +209,7 @@ fn traces(
         let mut bytes = Vec::new();
         let written = match format {
             Format::Text => {
-                let columns = path.is_none().then(screen::columns);
+                let columns = columns(arguments, path).filter(|_| path.is_none());
                 compared.write(arguments.top, columns, &mut bytes)
             }
             Format::Json => compared.write_json(&mut bytes),
@@ -242,16 +251,23 @@ fn write(
     compared: &Comparison<'_>,
     format: Format,
     path: Option<&Path>,
-    top: usize,
+    arguments: &DiffArguments,
 ) -> Result<(), Failure> {
+    let (top, columns) = (arguments.top, columns(arguments, path));
     let Some(path) = path else {
         let mut bytes = Vec::new();
-        let written = compared.write(format, top, screen::columns(), &mut bytes);
+        let written = compared.write(format, top, columns, &mut bytes);
         written.map_err(Failure::Stdout)?;
         return print_local(matches!(format, Format::Text), bytes);
     };
     let file = AtomicFile::create(path)?;
-    Ok(file.write_whole(|file| compared.write(format, top, DEFAULT_COLUMNS, file))?)
+    Ok(file.write_whole(|file| compared.write(format, top, columns, file))?)
+}
+
+/// How wide the text may be; `None` if names are not shortened.
+fn columns(arguments: &DiffArguments, path: Option<&Path>) -> Option<usize> {
+    let columns = if path.is_some() { DEFAULT_COLUMNS } else { screen::columns() };
+    (!arguments.wide).then_some(columns)
 }
 
 /// The result of `--fail-on`, in one line.
@@ -269,7 +285,7 @@ struct Judged<'a> {
 struct Slower<'a> {
     function: &'a str,
     growth: f64,
-    /// Those of which one may have become faster instead.
+    /// Those that may have become faster instead.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     or: Vec<&'a str>,
 }

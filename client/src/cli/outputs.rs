@@ -77,6 +77,9 @@ impl Plan {
     }
 
     /// What the patterns mean; no pattern: a recording named after guest, recording and time.
+    ///
+    /// # Errors
+    /// [`Failure::Replaces`] if a file has one of the names already.
     pub(super) fn new(
         patterns: &[NamePattern],
         format: Option<OutputFormat>,
@@ -111,6 +114,8 @@ impl Plan {
             }
         }
         no_name_twice(&recordings, &reports)?;
+        let files = reports.iter().filter_map(ReportOutput::file);
+        nothing_is_replaced(recordings.iter().map(PathBuf::as_path).chain(files))?;
         let recording = match recordings.as_slice() {
             [] => RecordingFile::Temporary(temporary_recording(&reports)?),
             [only] => RecordingFile::Wanted(only.clone()),
@@ -187,19 +192,12 @@ impl ReportOutput {
         Ok((outputs, page))
     }
 
-    /// Writes the reports. Their warnings go to stderr too, once: most formats have no place for
-    /// them, or none that people see. A text on the terminal shows them itself.
+    /// Writes the reports, and their [warnings](warn).
     pub fn write_all(outputs: &[ReportOutput], report: &Report<'_>) -> Result<(), CommandError> {
-        let shows_warnings = |output: &ReportOutput| {
-            output.format == Format::Text
-                && output.target == Target::Stdout
-                && std::io::stdout().is_terminal()
+        let is_text_shown = |output: &ReportOutput| {
+            output.format == Format::Text && output.target == Target::Stdout
         };
-        if !outputs.iter().any(shows_warnings) {
-            for warning in report.warnings() {
-                tell!("warning: {warning}");
-            }
-        }
+        warn(&report.warnings(), outputs.iter().any(is_text_shown));
         Ok(write_each(outputs, |output| output.write(report))?)
     }
 
@@ -220,6 +218,16 @@ impl ReportOutput {
                 print_local(self.format == Format::Text, bytes)
             }
             Target::File(path) => write_report(report, self.format, path),
+        }
+    }
+}
+
+/// Writes the warnings of what is written to stderr too: most formats have no place for them, or none
+/// that people see. A text on the terminal shows them itself.
+pub(super) fn warn(warnings: &[String], is_text_shown: bool) {
+    if !is_text_shown || !std::io::stdout().is_terminal() {
+        for warning in warnings {
+            tell!("warning: {warning}");
         }
     }
 }
@@ -282,6 +290,20 @@ fn targets(
         Ok((format, Target::File(path)))
     };
     patterns.iter().map(one).collect()
+}
+
+/// What was fetched from a guest may be in no other place, whatever its format: nothing that is
+/// fetched replaces it. An empty file holds nothing.
+pub(super) fn nothing_is_replaced<'p>(
+    outputs: impl IntoIterator<Item = &'p Path>,
+) -> Result<(), Failure> {
+    let is_kept = |path: &&Path| {
+        std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0)
+    };
+    match outputs.into_iter().find(is_kept) {
+        None => Ok(()),
+        Some(path) => Err(Failure::Replaces { path: path.into() }),
+    }
 }
 
 /// What is written must not replace what is read, whatever links lead there.

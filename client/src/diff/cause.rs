@@ -21,7 +21,7 @@ pub(super) enum Role {
     /// It is part of the cause. The factor is that of its own time if all functions outside of the
     /// cause are as they were; `None` if there are none.
     Cause(Option<Factor>),
-    /// It is part of the cause, or one of these others is in its place.
+    /// It is part of the cause, or these others are in its place.
     Either(Box<Either>),
     /// It is part of the cause, and what it has more or less, these others have less or more.
     Moved { factor: Option<Factor>, others: Vec<String> },
@@ -31,14 +31,19 @@ pub(super) enum Role {
     Displaced,
 }
 
-/// A function that explains a change about as well as others do, each by itself.
+/// Functions with the factors by which their own time changed.
+type Changed<N> = Vec<(N, Option<Factor>)>;
+
+/// A function that explains a change, by itself or with others, about as well as other functions do.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Either {
     /// By which its own time changed if it is the one.
     pub(super) factor: Option<Factor>,
-    /// The same of the others.
-    pub(super) others: Vec<(String, Option<Factor>)>,
-    /// Whether no other one explains the change better.
+    /// What explains the change together with it.
+    pub(super) with: Changed<String>,
+    /// The other explanations.
+    pub(super) others: Vec<Changed<String>>,
+    /// Whether it is the first of the best explanation.
     pub(super) is_first: bool,
     /// How many times as long recordings would tell them apart, at this difference; infinite if
     /// they explain it equally well.
@@ -51,8 +56,12 @@ struct Part {
     name: NameId,
     factor: Option<Factor>,
     moved: Vec<NameId>,
-    /// Those of which one may be in its place.
-    either: Vec<(NameId, Option<Factor>)>,
+}
+
+/// Explanations of a change, the best one first, which is part of the cause.
+#[derive(Debug, Clone)]
+struct Choice {
+    sets: Vec<Changed<NameId>>,
     times_longer: f64,
 }
 
@@ -61,6 +70,7 @@ struct Part {
 pub(super) struct Cause {
     /// In the order in which they explain most.
     functions: Vec<Part>,
+    choices: Vec<Choice>,
     carries: Vec<NameId>,
     displaced: Vec<NameId>,
 }
@@ -77,24 +87,33 @@ impl Cause {
         measure: &Measure,
         is_changed: &dyn Fn(NameId) -> bool,
     ) -> Cause {
-        let mut found = searched(0.0, hits, measure, is_changed);
-        if measure.is_share {
+        let is_in_one = |at: &NameId| hits[*at].own.iter().any(Vec::is_empty);
+        let apart = (0..hits.len()).filter(|at| is_changed(*at) && is_in_one(at)).count();
+        // With more, nothing but them is looked for.
+        let is_searched = apart <= MOST;
+        let mut found = Vec::new();
+        if is_searched {
+            found = searched(0.0, hits, measure, is_changed);
+        }
+        let mut choices = Vec::new();
+        if is_searched && measure.is_share {
             // The greatest change may be that of a function that is as it was: where several became
             // slower, they all took from its share.
             let score = |found: &[NameId]| {
                 let misfit = misfit(found, hits, measure).unwrap_or(f64::INFINITY);
                 misfit + APART * found.len() as f64
             };
-            for way in [1.0, -1.0] {
-                let other = searched(way, hits, measure, is_changed);
-                if score(&other) < score(&found) {
-                    found = other;
-                }
-            }
+            let ways = [1.0, -1.0].map(|way| searched(way, hits, measure, is_changed));
+            let mut sets: Vec<_> =
+                [found].into_iter().chain(ways).map(|it| (score(&it), it)).collect();
+            sets.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let (least, best) = sets.remove(0);
+            found = best;
+            choices = weighed(&mut found, hits, measure);
+            sets.retain(|(score, _)| score - least < APART);
+            choices.extend(chosen(&found, least, sets, hits, measure));
         }
-        let replaced = if measure.is_share { weighed(&mut found, hits, measure) } else { vec![] };
         // What vanished or appeared has not only another share.
-        let is_in_one = |at: &NameId| hits[*at].own.iter().any(Vec::is_empty);
         let more = (0..hits.len()).filter(|at| is_changed(*at) && is_in_one(at));
         let more: Vec<NameId> = more.filter(|at| !found.contains(at)).collect();
         found.extend(more);
@@ -103,14 +122,10 @@ impl Cause {
             // Nothing is left that could serve as a reference.
             found = (0..hits.len()).filter(|at| is_changed(*at)).collect();
         }
-        let part = |at: &NameId| {
-            let either = replaced.iter().find(|part| part.name == *at).cloned();
-            let part = either.unwrap_or_else(|| Part {
-                name: *at,
-                moved: moved(*at, &found, hits, &rest),
-                ..Part::default()
-            });
-            Part { factor: factor(*at, hits, &rest), ..part }
+        let part = |at: &NameId| Part {
+            name: *at,
+            factor: factor(*at, hits, &rest),
+            moved: if is_searched { moved(*at, &found, hits, &rest) } else { Vec::new() },
         };
         let mut functions: Vec<Part> = found.iter().map(part).collect();
         // What moved to several functions came to each of them from one.
@@ -123,30 +138,35 @@ impl Cause {
                 }
             }
         }
-        let either = |at: &NameId| functions.iter().any(|part| part.has_either(*at));
+        for (at, of_best) in choices.iter_mut().flat_map(|choice| &mut choice.sets[0]) {
+            *of_best = factor(*at, hits, &rest);
+        }
+        // Of all functions of the cause, even if that leaves no reference.
+        let outside = without(&found, hits, measure);
+        let either = |at: &NameId| choices.iter().any(|choice| choice.place(*at).is_some());
         let others = || (0..hits.len()).filter(|at| !found.contains(at) && !either(at));
         Cause {
-            carries: others().filter(|at| carries(*at, &found, sides, hits, measure)).collect(),
+            carries: others()
+                .filter(|at| carries(*at, &found, sides, hits, [measure, &outside]))
+                .collect(),
             displaced: others().filter(|at| is_changed(*at)).collect(),
             functions,
+            choices,
         }
     }
 
     pub(super) fn role(&self, at: NameId, names: &Names) -> Option<Role> {
         let name = |at: NameId| names.all[at].clone();
+        if let Some(either) = self.choices.iter().find_map(|choice| choice.either(at, &name)) {
+            return Some(Role::Either(Box::new(either)));
+        }
         if let Some(part) = self.functions.iter().find(|part| part.name == at) {
-            return Some(if !part.either.is_empty() {
-                part.either_of(at, &name)
-            } else if part.moved.is_empty() {
+            return Some(if part.moved.is_empty() {
                 Role::Cause(part.factor)
             } else {
                 let others = part.moved.iter().map(|at| name(*at));
                 Role::Moved { factor: part.factor, others: others.collect() }
             });
-        }
-        let replacing = self.functions.iter().find(|part| part.has_either(at));
-        if let Some(part) = replacing {
-            return Some(part.either_of(at, &name));
         }
         if self.carries.contains(&at) {
             return Some(Role::Carries);
@@ -155,20 +175,26 @@ impl Cause {
     }
 }
 
-impl Part {
-    fn has_either(&self, at: NameId) -> bool {
-        self.either.iter().any(|(name, _)| *name == at)
+impl Choice {
+    /// Which explanation a function is part of.
+    fn place(&self, at: NameId) -> Option<usize> {
+        self.sets.iter().position(|set| set.iter().any(|(name, _)| *name == at))
     }
 
-    fn either_of(&self, at: NameId, name: &dyn Fn(NameId) -> String) -> Role {
-        let all = || std::iter::once((self.name, self.factor)).chain(self.either.iter().copied());
-        let others = all().filter(|(other, _)| *other != at);
-        Role::Either(Box::new(Either {
-            factor: all().find(|(name, _)| *name == at).and_then(|(_, factor)| factor),
-            others: others.map(|(other, factor)| (name(other), factor)).collect(),
-            is_first: at == self.name,
+    fn either(&self, at: NameId, name: &dyn Fn(NameId) -> String) -> Option<Either> {
+        let place = self.place(at)?;
+        let named = |set: &Changed<NameId>| -> Changed<String> {
+            let others = set.iter().filter(|(other, _)| *other != at);
+            others.map(|(other, factor)| (name(*other), *factor)).collect()
+        };
+        let own = &self.sets[place];
+        Some(Either {
+            factor: own.iter().find(|(name, _)| *name == at).and_then(|(_, factor)| *factor),
+            with: named(own),
+            others: self.sets.iter().filter(|set| *set != own).map(named).collect(),
+            is_first: place == 0 && own[0].0 == at,
             times_longer: self.times_longer,
-        }))
+        })
     }
 }
 
@@ -212,7 +238,7 @@ fn misfit(found: &[NameId], hits: &[FunctionHits], measure: &Measure) -> Option<
 /// Two explanations of as many functions are told apart if the squares of what they leave differ by
 /// more than [`APART`]: the wrong one is better by so much in at most half a percent of all
 /// recordings, however far they are apart.
-fn weighed(found: &mut Vec<NameId>, hits: &[FunctionHits], measure: &Measure) -> Vec<Part> {
+fn weighed(found: &mut Vec<NameId>, hits: &[FunctionHits], measure: &Measure) -> Vec<Choice> {
     for at in found.clone() {
         let fewer: Vec<NameId> = found.iter().copied().filter(|it| *it != at).collect();
         let rest = without(&fewer, hits, measure);
@@ -220,7 +246,7 @@ fn weighed(found: &mut Vec<NameId>, hits: &[FunctionHits], measure: &Measure) ->
             *found = fewer;
         }
     }
-    let mut replaced: Vec<Part> = Vec::new();
+    let mut choices: Vec<Choice> = Vec::new();
     for place in 0..found.len() {
         let at = found[place];
         if !is_in_both(at, hits) {
@@ -233,8 +259,8 @@ fn weighed(found: &mut Vec<NameId>, hits: &[FunctionHits], measure: &Measure) ->
             (new.rate() - base.rate()).abs()
         };
         // What is in the place of another one moves all others' shares together by as much.
-        let is_taken =
-            |at: &NameId| found.contains(at) || replaced.iter().any(|part| part.has_either(*at));
+        let is_chosen = |at: NameId| choices.iter().any(|choice| choice.place(at).is_some());
+        let is_taken = |at: &NameId| found.contains(at) || is_chosen(*at);
         let others = (0..hits.len()).filter(|it| is_in_both(*it, hits) && !is_taken(it));
         let mut others: Vec<NameId> = others.filter(|it| moved(*it) >= moved(at) / 2.0).collect();
         others.sort_by(|a, b| moved(*b).total_cmp(&moved(*a)));
@@ -253,12 +279,37 @@ fn weighed(found: &mut Vec<NameId>, hits: &[FunctionHits], measure: &Measure) ->
         let close = close.filter(|((_, factor), _)| factor.is_none_or(|it| it.is_apart()));
         let times = close.clone().map(|(_, misfit)| APART / (misfit - least));
         let times = times.fold(0.0, f64::max);
-        let either: Vec<_> = close.map(|(either, _)| either).collect();
-        if !either.is_empty() {
-            replaced.push(Part { name: best, either, times_longer: times, ..Part::default() });
+        let mut sets = vec![vec![(best, None)]];
+        sets.extend(close.map(|(either, _)| vec![either]));
+        if sets.len() > 1 {
+            choices.push(Choice { sets, times_longer: times });
         }
     }
-    replaced
+    choices
+}
+
+/// What explains a change about as well as what was found, in the place of several functions: what
+/// two searches do not have in common, if their scores are not [`APART`]. Where several functions
+/// became slower, so many others may have become faster instead.
+fn chosen(
+    found: &[NameId],
+    least: f64,
+    others: Vec<(f64, Vec<NameId>)>,
+    hits: &[FunctionHits],
+    measure: &Measure,
+) -> Option<Choice> {
+    let changed = |set: &[NameId], except: &[NameId]| -> Changed<NameId> {
+        let rest = without(set, hits, measure);
+        let own = set.iter().filter(|at| !except.contains(at) && is_in_both(**at, hits));
+        own.map(|at| (*at, factor(*at, hits, &rest))).collect()
+    };
+    others.into_iter().find_map(|(score, other)| {
+        let sets = vec![changed(found, &other), changed(&other, found)];
+        // What one function explains as well as another is weighed already.
+        let is_choice =
+            sets.iter().all(|set| !set.is_empty()) && sets.iter().any(|set| set.len() > 1);
+        is_choice.then(|| Choice { sets, times_longer: APART / (score - least) })
+    })
 }
 
 /// The functions that must be taken out, the one with the greatest change first, until nothing in the
@@ -345,7 +396,7 @@ fn carries(
     found: &[NameId],
     sides: &Sides,
     hits: &[FunctionHits],
-    measure: &Measure,
+    [measure, outside]: [&Measure; 2],
 ) -> bool {
     let differs = |measure: &Measure, hits: &[Vec<Hits>; 2]| {
         let [base, new] = measure.rates(hits);
@@ -366,7 +417,7 @@ fn carries(
         let stacks = through(at, side).filter(|stack| !is_caused(stack));
         super::merged(stacks.flat_map(|stack| stack.hits.iter().copied()).collect())
     });
-    !differs(&without(found, hits, measure), &rest)
+    !differs(outside, &rest)
 }
 
 #[cfg(test)]
@@ -379,19 +430,18 @@ mod tests {
     /// Blocks of a recording.
     const BLOCKS: usize = 40;
 
-    /// Who is named as the cause, of two recordings of so many samples each. The first of two
-    /// functions takes 15 % longer in the new one; both have the same time before, and five others
-    /// `rest` of all time.
-    fn cause(random: &mut Rng, samples: usize, rest: f64) -> [Option<Role>; 2] {
-        let mut hits = vec![FunctionHits::default(); 7];
-        let base = |at: usize| if at < 2 { (1.0 - rest) / 2.0 } else { rest / 5.0 };
+    /// Who is named as the cause, of two recordings of so many samples each. The first `slower` of
+    /// these functions take 15 % longer in the new one.
+    fn cause(random: &mut Rng, samples: usize, base: &[f64], slower: usize) -> Vec<Option<Role>> {
+        let functions = base.len();
+        let mut hits = vec![FunctionHits::default(); functions];
         for side in [0, 1] {
-            let time = |at: usize| base(at) * if at == 0 && side == 1 { 1.15 } else { 1.0 };
-            let whole: f64 = (0..7).map(time).sum();
-            let mut counts = vec![[0.0; 7]; BLOCKS];
+            let time = |at: usize| base[at] * if at < slower && side == 1 { 1.15 } else { 1.0 };
+            let whole: f64 = (0..functions).map(time).sum();
+            let mut counts = vec![vec![0.0; functions]; BLOCKS];
             for sample in 0..samples {
                 let mut left = random.f64() * whole;
-                let at = (0..7).find(|at| {
+                let at = (0..functions).find(|at| {
                     left -= time(*at);
                     left < 0.0
                 });
@@ -404,7 +454,7 @@ mod tests {
             }
         }
         let mut names = Names::default();
-        names.all = (0..7).map(|at| format!("function {at}")).collect();
+        names.all = (0..functions).map(|at| format!("function {at}")).collect();
         let measure = Measure {
             of: [vec![(samples / BLOCKS) as f64; BLOCKS], vec![(samples / BLOCKS) as f64; BLOCKS]],
             has_blocks: true,
@@ -418,7 +468,11 @@ mod tests {
         let is_changed = |at: NameId| wrong[at].is_some_and(|share| share <= LEVEL);
         let sides = Sides { sides, names, has_blocks: true };
         let cause = Cause::of(&sides, &hits, &measure, &is_changed);
-        [0, 1].map(|at| cause.role(at, &sides.names))
+        (0..functions).map(|at| cause.role(at, &sides.names)).collect()
+    }
+
+    fn is_cause(role: &Option<Role>) -> bool {
+        matches!(role, Some(Role::Cause(_)))
     }
 
     /// Guards that the function that did not change is called faster: where nothing else has much
@@ -426,20 +480,44 @@ mod tests {
     #[test]
     fn the_wrong_one_of_two_functions_is_never_named_alone() {
         let mut random = Rng::with_seed(31);
-        let is_cause = |role: &Option<Role>| matches!(role, Some(Role::Cause(_)));
+        let base = |rest: f64| {
+            let half = (1.0 - rest) / 2.0;
+            [[half; 2].as_slice(), &[rest / 5.0; 5]].concat()
+        };
         for rest in [0.0, 0.02, 0.1, 0.3] {
             let mut right = 0;
             for draw in 0..24 {
-                let [slower, same] = cause(&mut random, 6_000, rest);
-                assert!(!is_cause(&same), "{rest}, draw {draw}: {slower:?} {same:?}");
-                right += u32::from(is_cause(&slower));
+                let roles = cause(&mut random, 6_000, &base(rest), 1);
+                let (slower, same) = (&roles[0], &roles[1]);
+                assert!(!is_cause(same), "{rest}, draw {draw}: {slower:?} {same:?}");
+                right += u32::from(is_cause(slower));
             }
             assert!(if rest == 0.3 { right >= 6 } else { right <= 12 }, "{rest}: {right}");
         }
         // What takes longer to tell is told by a longer recording.
         for draw in 0..8 {
-            let [slower, same] = cause(&mut random, 60_000, 0.1);
-            assert!(is_cause(&slower) && !is_cause(&same), "{draw}: {slower:?} {same:?}");
+            let roles = cause(&mut random, 60_000, &base(0.1), 1);
+            assert!(is_cause(&roles[0]) && !is_cause(&roles[1]), "{draw}: {roles:?}");
         }
+    }
+
+    /// Of four functions of equal size, two became slower as the other two might have become
+    /// faster: shares do not tell which.
+    #[test]
+    fn two_of_four_functions_are_seldom_named_alone() {
+        let mut random = Rng::with_seed(2);
+        let (mut alone, mut both) = (0, 0);
+        for _ in 0..60 {
+            let roles = cause(&mut random, 20_000, &[0.25; 4], 2);
+            alone += u32::from(roles.iter().any(is_cause));
+            let is_pair = |role: &Option<Role>| match role {
+                Some(Role::Either(either)) => {
+                    either.with.len() == 1 && either.others.iter().all(|it| it.len() == 2)
+                }
+                _ => false,
+            };
+            both += u32::from(roles.iter().all(is_pair));
+        }
+        assert!(alone <= 5 && both >= 45, "{alone} alone, {both} pairs");
     }
 }

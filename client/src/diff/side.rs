@@ -1,6 +1,6 @@
 //! One of the two recordings: its samples by stack and block of time, and the work it did.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::DiffError;
 use super::statistics::{Hits, LEAST_BLOCKS};
@@ -8,7 +8,7 @@ use crate::printable::Printable;
 use crate::profile::{NodeId, RecordingInfo, Unit};
 use crate::recording::{EpochCounts as Piece, Recording};
 use crate::report::TimelineView;
-use crate::symbols::{Builds, Function, Symbolized};
+use crate::symbols::{Builds, Function, FunctionKind, Symbolized};
 use crate::timeline::Window;
 use crate::units::sum;
 
@@ -29,6 +29,8 @@ pub(super) type NameId = usize;
 pub(super) struct Names {
     pub(super) all: Vec<String>,
     ids: HashMap<String, NameId>,
+    /// Rows of code without a name: of addresses, or of all such code of an image.
+    unnamed: HashSet<NameId>,
     builds: Builds,
 }
 
@@ -40,7 +42,13 @@ impl Names {
     }
 
     fn of(&mut self, function: &Function) -> NameId {
-        self.id(&Printable(&self.builds.name(function)).to_string())
+        let name = self.builds.name(function);
+        let is_image = function.kind == FunctionKind::Address && name != function.name;
+        let id = self.id(&Printable(&name).to_string());
+        if is_image || function.is_lone_address() {
+            self.unnamed.insert(id);
+        }
+        id
     }
 
     fn id(&mut self, name: &str) -> NameId {
@@ -154,6 +162,17 @@ pub(super) struct Sides {
 }
 
 impl Sides {
+    /// The share of a recording's own time that lies in code without a name.
+    pub(super) fn unnamed(&self, side: usize) -> f64 {
+        let is_unnamed = |stack: &&Stack| {
+            stack.path.first().is_some_and(|leaf| self.names.unnamed.contains(leaf))
+        };
+        let hits = |stack: &Stack| sum(stack.hits.iter().map(|(_, hits)| *hits));
+        let stacks = &self.sides[side].stacks;
+        let all = sum(stacks.iter().map(hits));
+        sum(stacks.iter().filter(is_unnamed).map(hits)) / all
+    }
+
     /// With `per`, blocks are compared by the calls of this span or the growth of this counter, and
     /// counts are in ns.
     pub(super) fn of(inputs: [&Input<'_>; 2], per: Option<&str>) -> Result<Sides, DiffError> {

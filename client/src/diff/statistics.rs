@@ -35,22 +35,46 @@ pub(crate) struct Rate {
     variance: f64,
     /// By what its certainty is less because the variance is an estimate from a few blocks.
     known: f64,
+    /// As how many independent blocks its blocks count; infinite if the variance is not estimated.
+    blocks: f64,
+    /// How many neighbouring blocks tell as much as an independent one.
+    alike: f64,
 }
 
 impl Rate {
     /// The rate over blocks, and its variance between them, as a ratio estimate has it (W. G.
-    /// Cochran, "Sampling Techniques", 3rd edition, 1977, section 6.3). `of` has every block.
+    /// Cochran, "Sampling Techniques", 3rd edition, 1977, section 6.3). `of` has every block, in
+    /// the order of time, and `hits` are in that order. Where [neighbours are alike](alike), fewer
+    /// blocks are independent.
     pub(crate) fn of_blocks(hits: &[Hits], of: &[f64]) -> Rate {
         let mut sums = Sums::of(of);
         for (block, hits) in hits {
             sums.add(*hits, of[*block]);
         }
-        sums.rate()
+        sums.rate().with_alike(alike(hits, of, sums.share()))
+    }
+
+    /// The rates of a function in both recordings, whose blocks are taken as alike in both as they
+    /// are in one: few phases may look like none in a recording.
+    pub(super) fn of_both(hits: [&[Hits]; 2], of: &[Vec<f64>; 2]) -> [Rate; 2] {
+        let rates = [0, 1].map(|at| Rate::of_blocks(hits[at], &of[at]));
+        let alike = rates[0].alike.max(rates[1].alike);
+        rates.map(|rate| rate.with_alike(alike))
+    }
+
+    fn with_alike(self, alike: f64) -> Rate {
+        let blocks = (self.blocks * self.alike / alike).max(2.0);
+        let known = match self.known > 0.0 {
+            true => (Interval::Z / student(blocks - 1.0)).powi(2),
+            false => 0.0,
+        };
+        Rate { variance: self.variance * alike / self.alike, known, blocks, alike, ..self }
     }
 
     /// The rate of samples that are taken as independent: a binomial proportion.
     pub(super) fn of_samples(hits: f64, of: f64) -> Rate {
-        Rate { hits, of, variance: 0.0, known: 1.0 }.sampled(1.0, of)
+        Rate { hits, of, variance: 0.0, known: 1.0, blocks: f64::INFINITY, alike: 1.0 }
+            .sampled(1.0, of)
     }
 
     /// At least as uncertain as if the hits were independent samples that count `one` each, of
@@ -220,6 +244,9 @@ pub(super) fn square([base, new]: &[Rate; 2]) -> f64 {
 /// Huber, "Independent filtering increases detection power", 2010).
 pub(crate) const LEAST_BLOCKS: usize = 8;
 
+/// The fewest permutations after which a function that plainly changed is not looked at further.
+const LEAST_PERMUTATIONS: u32 = 2_048;
+
 /// Permutations with a greater difference than the one seen, after which a function is not looked
 /// at further.
 const ENOUGH: u32 = 20;
@@ -232,27 +259,36 @@ const ENOUGH: u32 = 20;
 /// deviation, so that the test holds if the variances differ too (A. Janssen, "Studentized
 /// permutation tests for non-i.i.d. hypotheses and the generalized Behrens-Fisher problem", 1997).
 /// A function whose chance is plainly large is given up early (J. Besag and P. Clifford,
-/// "Sequential Monte Carlo p-values", 1991). The permutations come from a fixed seed: equal
+/// "Sequential Monte Carlo p-values", 1991), and so is one that counts as changed at half of
+/// [`LEVEL`], where it is looked at: each time after twice as many permutations. The permutations come from a fixed seed: equal
 /// recordings have equal results.
 pub(super) fn permuted(of: &[Vec<f64>; 2], functions: &[[&[Hits]; 2]]) -> Vec<Option<f64>> {
     let in_base = of[0].len();
     let all_of = of.concat();
     let mut open: Vec<Tested> = Vec::new();
-    for (at, [base, new]) in functions.iter().enumerate() {
-        let new = new.iter().map(|(block, hits)| (block + in_base, *hits));
+    let mut least = vec![0.0; functions.len()];
+    for (at, [base, new_hits]) in functions.iter().enumerate() {
+        let new = new_hits.iter().map(|(block, hits)| (block + in_base, *hits));
         let hits: Vec<Hits> = base.iter().copied().chain(new).collect();
         if hits.len() >= LEAST_BLOCKS {
             let mut sums = Sums::default();
             for (block, hits) in &hits {
                 sums.add(*hits, all_of[*block]);
             }
-            open.push(Tested { at, hits, sums, seen: 0.0, greater: 0 });
+            let rates = Rate::of_both([base, new_hits], of);
+            let seen = apart_by(&rates[0], &rates[1]);
+            least[at] = least_chance(&rates[0], &rates[1]);
+            open.push(Tested { at, hits, sums, seen, greater: 0 });
         }
     }
     let total = Sums::of(&all_of);
     let mut chances = vec![None; functions.len()];
     // As many as it takes for the least chance to stay significant among so many functions, twice.
-    let most = (40 * open.len() as u32).clamp(2_000, 100_000);
+    let most = (40 * open.len() as u32).clamp(LEAST_PERMUTATIONS, 100_000);
+    let chance = |at: usize, greater: u32, of: u32| {
+        let permuted: f64 = f64::from(greater) / f64::from(of);
+        Some(permuted.max(least[at]))
+    };
     let mut order: Vec<usize> = (0..all_of.len()).collect();
     let mut is_new: Vec<bool> = order.iter().map(|block| *block >= in_base).collect();
     let apart = |is_new: &[bool], group: &Sums, tested: &Tested| {
@@ -263,19 +299,12 @@ pub(super) fn permuted(of: &[Vec<f64>; 2], functions: &[[&[Hits]; 2]]) -> Vec<Op
             }
         }
         let base = total.less(group).plus_hits(&tested.sums.less_hits(&new));
-        let (base, new) = (base.rate(), new.rate());
-        let apart = (new.rate() - base.rate()).abs();
-        let deviation = (base.variance + new.variance).sqrt();
-        if apart == 0.0 { 0.0 } else { apart / deviation }
+        apart_by(&base.rate(), &new.rate())
     };
     let group_of = |is_new: &[bool]| {
         let of = all_of.iter().zip(is_new).filter(|(_, is_new)| **is_new);
         Sums::of(of.map(|(of, _)| of))
     };
-    let group = group_of(&is_new);
-    for tested in &mut open {
-        tested.seen = apart(&is_new, &group, tested);
-    }
     let mut random = Rng::with_seed(0x756e_696b);
     for done in 1..=most {
         if open.is_empty() {
@@ -292,15 +321,66 @@ pub(super) fn permuted(of: &[Vec<f64>; 2], functions: &[[&[Hits]; 2]]) -> Vec<Op
             let is_greater = apart(&is_new, &group, tested) >= tested.seen * (1.0 - 1e-9);
             tested.greater += u32::from(is_greater);
             if tested.greater == ENOUGH {
-                chances[tested.at] = Some(f64::from(ENOUGH) / f64::from(done));
+                chances[tested.at] = chance(tested.at, ENOUGH, done);
             }
             tested.greater < ENOUGH
         });
-    }
-    for tested in open {
-        chances[tested.at] = Some(f64::from(tested.greater + 1) / f64::from(most + 1));
+        if done >= LEAST_PERMUTATIONS && done.is_power_of_two() || done == most {
+            for tested in &open {
+                chances[tested.at] = chance(tested.at, tested.greater + 1, done + 1);
+            }
+            let shares = false_discoveries(&chances);
+            open.retain(|tested| shares[tested.at].is_some_and(|share| share > LEVEL / 2.0));
+        }
     }
     chances
+}
+
+/// How many standard deviations two rates are apart.
+fn apart_by(base: &Rate, new: &Rate) -> f64 {
+    let apart = (new.rate() - base.rate()).abs();
+    let deviation = (base.variance + new.variance).sqrt();
+    if apart == 0.0 { 0.0 } else { apart / deviation }
+}
+
+/// The least chance of two rates so far apart: what permutations do not tell, because they part the
+/// neighbours that are alike. Student's t, with as many degrees of freedom as independent blocks
+/// leave (B. L. Welch, 1947); 0 if no neighbours are alike.
+fn least_chance(base: &Rate, new: &Rate) -> f64 {
+    if base.alike.max(new.alike) <= 1.0 {
+        return 0.0;
+    }
+    let square = |rate: &Rate| rate.variance * rate.variance / (rate.blocks - 1.0);
+    let freedom = (base.variance + new.variance).powi(2) / (square(base) + square(new));
+    let apart = apart_by(base, new);
+    beta_reg(freedom / 2.0, 0.5, freedom / (freedom + apart * apart))
+}
+
+/// How many neighbouring blocks tell as much as an independent one about a rate. 1 unless
+/// neighbours are more alike than chance makes one in 20, as where a program has phases that are
+/// longer than a block; then by a first-order autoregression, whose coefficient is estimated
+/// without its bias (F. H. C. Marriott and J. A. Pope, "Bias in the estimation of
+/// autocorrelations", 1954).
+fn alike(hits: &[Hits], of: &[f64], rate: f64) -> f64 {
+    /// Nearly all of a recording in one phase tells next to nothing.
+    const MOST: f64 = 0.95;
+    let mut hits = hits.iter().peekable();
+    let (mut squares, mut products, mut before) = (0.0, 0.0, 0.0);
+    for (block, of) in of.iter().enumerate() {
+        let own = hits.next_if(|(at, _)| *at == block).map_or(0.0, |(_, hits)| *hits);
+        let apart = own - rate * of;
+        squares += apart * apart;
+        products += before * apart;
+        before = apart;
+    }
+    let blocks = of.len() as f64;
+    // Of 0/0 the comparison is false.
+    let is_alike = blocks >= LEAST_BLOCKS as f64 && products / squares > 1.645 / blocks.sqrt();
+    if !is_alike {
+        return 1.0;
+    }
+    let unbiased = (products / squares * blocks + 1.0) / (blocks - 3.0);
+    (1.0 + unbiased.min(MOST)) / (1.0 - unbiased.min(MOST))
 }
 
 /// A function that is still looked at.
@@ -367,9 +447,13 @@ impl Sums {
         Sums { hits: other.hits, squares: other.squares, products: other.products, ..*self }
     }
 
+    fn share(&self) -> f64 {
+        if self.of > 0.0 { self.hits / self.of } else { 0.0 }
+    }
+
     fn rate(&self) -> Rate {
         let Sums { of, hits, .. } = *self;
-        let rate = if of > 0.0 { hits / of } else { 0.0 };
+        let rate = self.share();
         // Σ(h − r·d)², without the blocks.
         let squares = self.squares - 2.0 * rate * self.products + rate * rate * self.of_squares;
         // What rounding leaves of nothing is nothing.
@@ -381,7 +465,7 @@ impl Sums {
             0.0
         };
         let known = if freedom > 0.0 { (Interval::Z / student(freedom)).powi(2) } else { 0.0 };
-        Rate { hits, of, variance, known }
+        Rate { hits, of, variance, known, blocks: self.blocks, alike: 1.0 }
     }
 }
 
@@ -406,7 +490,7 @@ pub(crate) fn long_run(hits: &[Hits], of: &[f64]) -> Option<LongRun> {
     let chance = (1.0 - spread + quantile(0.995) * spread.sqrt()).powi(3);
     Some(LongRun {
         interval: Interval::of_share(rate.rate(), rate.of * rate.known / effect),
-        is_clustered: effect > chance,
+        is_clustered: effect / rate.alike > chance,
     })
 }
 

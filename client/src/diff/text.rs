@@ -17,7 +17,7 @@ const LEAST_NAME: usize = 24;
 pub(super) fn write(
     of: &Comparison<'_>,
     top: usize,
-    columns: usize,
+    columns: Option<usize>,
     out: &mut impl Write,
 ) -> io::Result<()> {
     for (name, line) in lines(of) {
@@ -123,15 +123,19 @@ fn takes(Factor { factor, low, high }: &Factor) -> String {
     format!("takes {factor:.2} times as long ({low:.2} to {high:.2})")
 }
 
-/// The functions of which one is part of the cause, and how to find out which.
+/// The explanations of which one is part of the cause, and how to find out which.
 fn either_or(of: &Comparison<'_>, name: &str, either: &Either) -> String {
     let one = |name: &str, factor: &Option<Factor>| {
         let takes = factor.as_ref().map_or("has another share".to_owned(), takes);
         format!("`{name}` {takes}")
     };
     let mut line = format!("either {}", one(name, &either.factor));
-    for (name, factor) in &either.others {
-        line += &format!(", or {}", one(name, factor));
+    for (name, factor) in &either.with {
+        line += &format!(" and {}", one(name, factor));
+    }
+    for other in &either.others {
+        let all: Vec<String> = other.iter().map(|(name, factor)| one(name, factor)).collect();
+        line += &format!(", or {}", all.join(" and "));
     }
     line += " if all others are unchanged; ";
     // More than this is no advice.
@@ -198,7 +202,7 @@ impl Comparison<'_> {
 fn write_functions(
     of: &Comparison<'_>,
     top: usize,
-    columns: usize,
+    columns: Option<usize>,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let shown = match top {
@@ -235,7 +239,8 @@ fn write_functions(
     let heads = ["base", "new", "change", "base", "new", "change", "from"];
     writeln!(out, "{}  {:<7} function", line(heads), "")?;
     let names_begin = widths.iter().sum::<usize>() + "  slower  ".len();
-    let name_columns = columns.saturating_sub(names_begin).max(LEAST_NAME);
+    let name_columns = columns.map_or(usize::MAX, |columns| columns.saturating_sub(names_begin));
+    let name_columns = name_columns.max(LEAST_NAME);
     for (cells, function) in &shown {
         let cells = line(cells.each_ref().map(String::as_str));
         let name = shorten::name(&function.name, name_columns);

@@ -60,11 +60,13 @@ impl Recorded {
 
     /// Two recordings of so many real blocks in each of their own, where a function takes
     /// `1 + slowdown` times as long in the second one. With `per_work`, each real block is one unit
-    /// of work; else shares are compared.
+    /// of work; else shares are compared. The program has phases of so many blocks: in one of two
+    /// kinds, every second function has half of its samples.
     fn draw(
         &self,
         random: &mut Rng,
         each: usize,
+        phase: usize,
         slowed: usize,
         slowdown: f64,
         per_work: bool,
@@ -72,13 +74,22 @@ impl Recorded {
         let mut functions = vec![<[Vec<Hits>; 2]>::default(); self.functions.len()];
         let mut of = [vec![0.0; BLOCKS], vec![0.0; BLOCKS]];
         for side in [0, 1] {
+            let (begun, mut is_other) = (random.usize(..phase.max(1)), random.bool());
             for (block, of) in of[side].iter_mut().enumerate() {
+                is_other = match (block + begun).checked_rem(phase) {
+                    None => false,
+                    Some(0) => random.bool(),
+                    Some(_) => is_other,
+                };
                 for _ in 0..each {
                     let real = random.usize(..self.blocks());
                     for (at, (_, counts)) in self.functions.iter().enumerate() {
                         let mut count = counts[real];
-                        if side == 0 && at == slowed {
-                            let stays = |_: &usize| random.f64() * (1.0 + slowdown) < 1.0;
+                        let is_slowed = side == 0 && at == slowed;
+                        let factor = if is_slowed { 1.0 + slowdown } else { 1.0 }
+                            * if is_other && at % 2 == 0 { 2.0 } else { 1.0 };
+                        if factor > 1.0 {
+                            let stays = |_: &usize| random.f64() * factor < 1.0;
                             count = (0..count as usize).filter(stays).count() as f64;
                         }
                         if count > 0.0 {
@@ -122,7 +133,7 @@ struct Outcome {
 fn compare(
     recorded: &Recorded,
     pairs: u32,
-    each: usize,
+    (each, phase): (usize, usize),
     share: f64,
     slowdown: f64,
     per_work: bool,
@@ -131,7 +142,7 @@ fn compare(
     let mut random = Rng::with_seed(7);
     let mut outcome = Outcome { pairs, ..Outcome::default() };
     for _ in 0..pairs {
-        let drawn = recorded.draw(&mut random, each, slowed, slowdown, per_work);
+        let drawn = recorded.draw(&mut random, each, phase, slowed, slowdown, per_work);
         let own: Vec<&[Vec<Hits>; 2]> = drawn.functions.iter().collect();
         let chances = super::chances(&drawn.measure, &own);
         let tested = chances.iter().flatten().count();
@@ -155,14 +166,14 @@ fn compare(
 }
 
 /// Of 200 pairs of equal recordings, 10 are flagged on average, and more than 17 once in a hundred
-/// times.
+/// times; those with phases of several blocks as well.
 #[test]
 fn equal_recordings_are_seldom_shown_as_different() {
     let recorded = Recorded::real();
-    for per_work in [false, true] {
-        let outcome = compare(&recorded, 200, 1, 0.1, 0.0, per_work);
-        assert!(outcome.flagged <= 17, "{outcome:?}");
-        assert!(outcome.held >= 183, "{outcome:?}");
+    for (per_work, each, phase) in [(false, 1, 0), (true, 1, 0), (false, 2, 3)] {
+        let outcome = compare(&recorded, 200, (each, phase), 0.1, 0.0, per_work);
+        assert!(outcome.flagged <= 17, "{phase}: {outcome:?}");
+        assert!(outcome.held >= 183, "{phase}: {outcome:?}");
     }
 }
 
@@ -171,7 +182,7 @@ fn equal_recordings_are_seldom_shown_as_different() {
 fn slower_functions_are_found_with_the_stated_power() {
     let recorded = Recorded::real();
     for (each, slowdown) in [(12, 0.05), (2, 0.1), (2, 0.5)] {
-        let outcome = compare(&recorded, 40, each, 0.1, slowdown, false);
+        let outcome = compare(&recorded, 40, (each, 0), 0.1, slowdown, false);
         let found = f64::from(outcome.found) / f64::from(outcome.pairs);
         // Three standard deviations of a share of 40.
         assert!((found - outcome.stated).abs() < 0.24, "{slowdown}: {outcome:?}");
@@ -201,7 +212,7 @@ fn in_full() {
             (5, 0.02, 0.5),
             (5, 0.02, 0.1),
         ] {
-            let it = compare(&recorded, 200, each, share, slowdown, per_work);
+            let it = compare(&recorded, 200, (each, 0), share, slowdown, per_work);
             let of = |count: u32| format!("{count} of {}", it.pairs);
             let (found, stated) = match slowdown {
                 0.0 => ("".to_owned(), "".to_owned()),

@@ -1,7 +1,7 @@
 //! Functions, inlined functions and lines from DWARF.
 
 use std::borrow::Cow;
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -43,11 +43,12 @@ impl<'a> DebugSections<'a> {
             return None;
         }
         let mut damage = None;
+        let left = Cell::new(MOST_DECOMPRESSED);
         let load = |id: SectionId| -> Result<Cow<'a, [u8]>, gimli::Error> {
             let Some(section) = file.section_by_name(id.name()) else {
                 return Ok(Cow::default());
             };
-            Ok(section_bytes(&section).unwrap_or_else(|error| {
+            Ok(section_bytes(&section, &left).unwrap_or_else(|error| {
                 damage.get_or_insert(error);
                 Cow::default()
             }))
@@ -101,17 +102,25 @@ impl<'a> DebugSections<'a> {
 /// The bytes of a section, [decompressed](decompress).
 pub(crate) fn section_bytes<'a>(
     section: &object::Section<'a, '_>,
+    left: &Cell<u64>,
 ) -> object::Result<Cow<'a, [u8]>> {
-    decompress(section.compressed_data()?)
+    decompress(section.compressed_data()?, left)
 }
 
-/// The bytes, decompressed; empty if that takes more memory than any compiler's sections do.
-pub(super) fn decompress(data: CompressedData<'_>) -> object::Result<Cow<'_, [u8]>> {
-    /// The size is whatever the file says.
-    const MAX_DECOMPRESSED: u64 = 2 << 30;
-    let is_compressed = data.format != CompressionFormat::None;
-    if is_compressed && data.uncompressed_size > MAX_DECOMPRESSED {
-        return Ok(Cow::default());
+/// The most that the sections of a file may be decompressed to together: their sizes are whatever
+/// the file says.
+pub(crate) const MOST_DECOMPRESSED: u64 = 4 << 30;
+
+/// The bytes, decompressed; empty if that takes more than is `left`.
+pub(super) fn decompress<'a>(
+    data: CompressedData<'a>,
+    left: &Cell<u64>,
+) -> object::Result<Cow<'a, [u8]>> {
+    if data.format != CompressionFormat::None {
+        match left.get().checked_sub(data.uncompressed_size) {
+            None => return Ok(Cow::default()),
+            Some(rest) => left.set(rest),
+        }
     }
     data.decompress()
 }
@@ -319,4 +328,27 @@ fn starts_of(unit: &gimli::UnitRef<'_, Reader<'_>>) -> Option<Starts> {
         starts.insert(row.address(), Rc::new(declared));
     }
     Some(starts)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::Write as _;
+
+    use super::*;
+
+    /// Guards a file of many sections that each take as much memory as one may.
+    #[test]
+    fn sections_share_the_room_that_they_are_decompressed_to() {
+        let mut stream = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+        stream.write_all(&[0; 80]).unwrap();
+        let data = stream.finish().unwrap();
+        let left = Cell::new(100);
+        let lengths = [(); 2].map(|()| {
+            let format = CompressionFormat::Zlib;
+            let data = CompressedData { format, data: &data, uncompressed_size: 80 };
+            decompress(data, &left).unwrap().len()
+        });
+        assert_eq!(lengths, [80, 0]);
+    }
 }

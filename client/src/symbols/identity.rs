@@ -7,15 +7,16 @@
 //! Across builds, addresses and lines differ. There a function is its name without what compilers
 //! add to it and, among functions of one name, its file, and its order in it if the symbol table has
 //! all of them; an anonymous function is the one around it and its order (OCaml) or the compiler's
-//! number (lambdas, closures). All code of an image that has no name is one. [`Builds`] matches
-//! functions by that.
+//! number (lambdas, closures). All code of an image that has no name is one, unless all builds are
+//! the same. [`Builds`] matches functions by that.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::demangle::is_mangled;
 use super::ocaml;
-use super::symbolized::{FileId, Function, FunctionId, ImageId};
+use super::symbolized::{FileId, Function, FunctionId, FunctionKind, ImageId};
+use crate::profile::BuildId;
 
 /// Where a function is declared. Only functions whose names may not be unique have one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,6 +36,8 @@ pub(crate) struct AcrossBuilds {
     /// What tells it from the other functions of its image with this name, as in ` (a.c #2)`. Empty
     /// if it is the only one.
     pub(super) namesake: String,
+    /// The build of code without a name, if known.
+    pub(super) build: Option<BuildId>,
 }
 
 /// The name without the suffixes that compilers give to copies and parts of a function:
@@ -237,14 +240,21 @@ impl<'f> Told<'f> {
 pub(crate) struct Builds {
     /// By name, what tells its functions apart; `None` if builds differ in that.
     namesakes: HashMap<String, Option<BTreeSet<String>>>,
+    /// The build of an image whose code has no name; `None` if builds differ or are not known.
+    unnamed: HashMap<String, Option<BuildId>>,
 }
 
 impl Builds {
     /// Adds the functions of a build.
     pub(crate) fn add(&mut self, functions: &[Function]) {
         let mut added: HashMap<&str, BTreeSet<String>> = HashMap::new();
-        for AcrossBuilds { name, namesake } in functions.iter().map(|it| &it.across) {
-            added.entry(name).or_default().insert(namesake.clone());
+        for Function { kind, across, .. } in functions {
+            added.entry(&across.name).or_default().insert(across.namesake.clone());
+            if *kind == FunctionKind::Address {
+                let known = self.unnamed.entry(across.name.clone());
+                let known = known.or_insert_with(|| across.build.clone());
+                *known = known.take().filter(|known| Some(known) == across.build.as_ref());
+            }
         }
         for (name, namesakes) in added {
             match self.namesakes.get_mut(name) {
@@ -258,8 +268,9 @@ impl Builds {
 
     /// What a function of one of the builds is called in all of them.
     pub(crate) fn name(&self, function: &Function) -> String {
-        let AcrossBuilds { name, namesake } = &function.across;
+        let AcrossBuilds { name, namesake, .. } = &function.across;
         match self.namesakes.get(name) {
+            _ if matches!(self.unnamed.get(name), Some(Some(_))) => function.name.clone(),
             Some(Some(_)) => format!("{name}{namesake}"),
             _ => name.clone(),
         }
@@ -268,7 +279,6 @@ impl Builds {
 
 #[cfg(test)]
 mod tests {
-    use super::super::symbolized::FunctionKind;
     use super::*;
 
     #[test]

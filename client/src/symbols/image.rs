@@ -1,5 +1,6 @@
 //! One ELF file: its identity and its code's link addresses.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use object::{
     ObjectSegment, ReadRef, SectionKind,
 };
 
-use super::debug_info::decompress;
+use super::debug_info::{MOST_DECOMPRESSED, decompress};
 use super::error::SymbolError;
 use crate::profile::{Architecture, BuildId, Mapping};
 
@@ -205,6 +206,7 @@ fn decompress_symbols(file: &mut Vec<u8>) -> object::Result<()> {
     let endian = header.endian()?;
     let headers = usize::try_from(header.e_shoff(endian)).unwrap_or(usize::MAX);
     let mut tables = Vec::new();
+    let left = Cell::new(MOST_DECOMPRESSED);
     for (number, section) in header.section_headers(endian, &file[..])?.iter().enumerate() {
         let (kind, flags) = (section.sh_type(endian), section.sh_flags(endian));
         if !matches!(kind, elf::SHT_SYMTAB | elf::SHT_STRTAB) {
@@ -221,7 +223,7 @@ fn decompress_symbols(file: &mut Vec<u8>) -> object::Result<()> {
                 uncompressed_size: head.ch_size(endian),
             };
             let plain_flags = flags.0 & !elf::SHF_COMPRESSED.0;
-            tables.push((number, plain_flags, decompress(data)?.into_owned()));
+            tables.push((number, plain_flags, decompress(data, &left)?.into_owned()));
         }
     }
     for (number, flags, table) in tables {

@@ -32,7 +32,7 @@ pub(super) struct SplitInfo {
     /// Room for a file of each unit; the first `taken` are in use.
     files: Vec<OnceCell<Box<DwarfSections<Bytes>>>>,
     taken: Cell<usize>,
-    /// How many bytes may still be read.
+    /// How many bytes may still be read or decompressed.
     left: Cell<u64>,
     /// The first file that was not found.
     pub(super) missing: OnceCell<PathBuf>,
@@ -58,7 +58,7 @@ impl SplitInfo {
             let mut package = path.as_os_str().to_owned();
             package.push(".dwp");
             info.read(package.as_ref(), |file| {
-                DwarfPackageSections::load(|id| section(file, id.dwo_name())).ok()
+                DwarfPackageSections::load(|id| section(file, id.dwo_name(), &info.left)).ok()
             })
         });
         if let Ok(Some((name, id))) = file.gnu_debugaltlink() {
@@ -67,7 +67,9 @@ impl SplitInfo {
             places.extend(debug_dirs.iter().map(|dir| dir.join(".dwz").join(base(&*name))));
             let load = |file: &object::File<'_>| {
                 let is_it = file.build_id().is_ok_and(|found| found == Some(id));
-                is_it.then(|| DwarfSections::load(|id| section(file, Some(id.name()))).ok())?
+                is_it.then(|| {
+                    DwarfSections::load(|id| section(file, Some(id.name()), &info.left)).ok()
+                })?
             };
             info.shared = places.iter().find_map(|path| info.read(path, load));
             if info.shared.is_none() {
@@ -94,7 +96,8 @@ impl SplitInfo {
             .places(path(load.comp_dir).unwrap_or_default().as_ref(), path(load.path)?.as_ref());
         let sections = places.iter().find_map(|path| {
             self.read(path, |file| {
-                let sections = DwarfSections::load(|id| section(file, id.dwo_name())).ok()?;
+                let sections =
+                    DwarfSections::load(|id| section(file, id.dwo_name(), &self.left)).ok()?;
                 (id_of(&sections, endian) == Some(load.dwo_id)).then(|| Box::new(sections))
             })
         });
@@ -131,9 +134,13 @@ fn base(path: &(impl AsRef<Path> + ?Sized)) -> &std::ffi::OsStr {
 }
 
 /// The bytes of a section; a damaged one is empty, as it is where a file has none.
-fn section(file: &object::File<'_>, name: Option<&str>) -> Result<Bytes, gimli::Error> {
+fn section(
+    file: &object::File<'_>,
+    name: Option<&str>,
+    left: &Cell<u64>,
+) -> Result<Bytes, gimli::Error> {
     let section = name.and_then(|name| file.section_by_name(name));
-    let bytes = section.and_then(|section| section_bytes(&section).ok());
+    let bytes = section.and_then(|section| section_bytes(&section, left).ok());
     Ok(bytes.unwrap_or_default().into_owned().into())
 }
 

@@ -73,7 +73,7 @@ impl Function {
 
     /// Whether tables call it so.
     pub(crate) fn is_called(&self, text: &str, called: Called) -> bool {
-        let AcrossBuilds { name, namesake } = &self.across;
+        let AcrossBuilds { name, namesake, .. } = &self.across;
         let names = match called {
             Called::Here => [&self.name, self.bare_name()].map(str::to_owned),
             Called::AcrossBuilds => [format!("{name}{namesake}"), String::new()],
@@ -84,16 +84,26 @@ impl Function {
 
     /// As the function of a profile of several builds.
     pub(super) fn in_any_image(&self) -> Function {
-        let AcrossBuilds { name, namesake } = &self.across;
+        let AcrossBuilds { name, namesake, .. } = &self.across;
         let name = format!("{name}{namesake}");
         let (image, place, bare) = (None, None, name.len());
         Function { name, bare, image, place, ..self.clone() }
     }
 
-    /// Gives it a name across builds.
-    pub(super) fn across(mut self, name: String) -> Function {
-        self.across.name = name;
-        self
+    /// Code without a name, of this build if that is known.
+    pub(super) fn unnamed(
+        name: String,
+        image: Option<ImageId>,
+        across: String,
+        build: Option<BuildId>,
+    ) -> Function {
+        let across = AcrossBuilds { name: across, build, ..AcrossBuilds::default() };
+        Function { across, ..Function::new(name, image, FunctionKind::Address) }
+    }
+
+    /// Whether it is code of no known function: of an address that no table describes.
+    pub(crate) fn is_lone_address(&self) -> bool {
+        self.kind == FunctionKind::Address && self.image.is_none()
     }
 }
 

@@ -444,7 +444,8 @@ fn name_the_rest(profile: &Profile, by_mapping: &ByMapping, names: &mut Names) {
                     image => format!("[{image}]"),
                 };
                 let image = unnamed.map(|unnamed| unnamed.image);
-                Function::new(name, image, FunctionKind::Address).across(across)
+                let build = mapping.and_then(|mapping| mapping.build_id.clone());
+                Function::unnamed(name, image, across, build)
             }
         };
         let function = names.intern(function);

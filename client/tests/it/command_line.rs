@@ -415,7 +415,8 @@ fn recordings_are_their_owners_alone() {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(Script::default());
     let address = peer.address.to_string();
-    fs::write(here.path().join("r.unikprof"), "an older one").unwrap();
+    // An empty file that all may read, as a shell makes it.
+    fs::write(here.path().join("r.unikprof"), "").unwrap();
     let record = format!("connect {address} record 1s -o r.unikprof -o r.folded");
     let output = run_after("umask 022", &record, here.path());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -708,24 +709,28 @@ fn an_output_that_cannot_be_written_drops_no_other() {
     assert_eq!(written, [false, true, true], "{stderr}");
 }
 
-/// The guest clears what a dump has fetched: a second one under the same name would replace the
-/// only copy of the first.
+/// What was fetched may be in no other place: in the guest a dump clears it.
 #[test]
-fn a_dump_replaces_no_other_of_the_same_recording() {
+fn what_is_fetched_replaces_no_file() {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(Script::default());
+    // An empty file holds nothing.
+    fs::write(here.path().join("r.txt"), "").unwrap();
     connect(0, &peer, "dump -o r.unikprof", here.path());
-    let first = fs::read(here.path().join("r.unikprof")).unwrap();
-    for subcommand in ["dump", "stop"] {
-        let words = format!("{subcommand} -o r.unikprof");
-        let (_, stderr) = connect(7, &peer, &words, here.path());
-        has(&stderr, &["r.unikprof holds earlier samples", "choose another name"]);
-        assert_eq!(fs::read(here.path().join("r.unikprof")).unwrap(), first);
+    connect(0, &peer, "dump -o r.txt", here.path());
+    let asked = ["dump", "stop", "start"].map(|word| peer.asked(word));
+    for name in ["r.unikprof", "r.txt"] {
+        let first = fs::read(here.path().join(name)).unwrap();
+        for subcommand in ["dump", "stop", "copy", "record 1s"] {
+            let words = format!("{subcommand} -o {name}");
+            let (_, stderr) = connect(7, &peer, &words, here.path());
+            has(&stderr, &[&format!("{name} exists"), "choose another name"]);
+            assert_eq!(fs::read(here.path().join(name)).unwrap(), first);
+        }
     }
-    assert_eq!((peer.asked("dump"), peer.asked("stop")), (1, 0));
-    // Another recording replaces it, as any output does.
-    let other = Peer::start(Script { instance: 8, ..Script::default() });
-    connect(0, &other, "stop -o r.unikprof", here.path());
+    assert_eq!(["dump", "stop", "start"].map(|word| peer.asked(word)), asked);
+    // What is drawn from a file can be drawn again.
+    expect(0, "report r.unikprof -o r.txt", here.path());
 }
 
 /// Guards against characters that a terminal shows as others. Formats for programs keep them.

@@ -160,7 +160,7 @@ fn a_preset_or_an_option_says_what_is_kept_where_memory_runs_short() {
         (&["start", "--preset", "default", "--keep", "all"], false),
         (&["start", "--keep", "newest"], true),
         (&["record", "1s", "--keep", "newest", "-o", "r.unikprof"], true),
-        (&["record", "1s", "-o", "r.unikprof"], false),
+        (&["record", "1s", "-o", "other.unikprof"], false),
     ] {
         connect(0, &peer, words, here.path());
         let flags = peer.starts().pop().unwrap().flags;

@@ -42,7 +42,12 @@ fn dump_and_stop_take_the_one_that_is_named() {
     let here = tempfile::tempdir().unwrap();
     for word in ["dump", "stop"] {
         let peer = Peer::start(three());
-        connect(0, &peer, &[word, "--name", "nightly", "-o", "r.unikprof"], here.path());
+        connect(
+            0,
+            &peer,
+            &[word, "--name", "nightly", "-o", &format!("{word}.unikprof")],
+            here.path(),
+        );
         assert!(peer.log().contains(&format!("{word} {OTHER}")), "{:?}", peer.log());
     }
 }
