@@ -104,9 +104,10 @@
 //!   are counted once.
 //! - `counters` are the sums over all vCPUs. `missing` is the independent check: it may be
 //!   negative, and is `null` if nothing is sampled. `missing_blocked` is its part of blocked time
-//!   in mode `wall`, and in mode `off-cpu` how much more was blocked than counted. `ticks = recorded
-//!   + aged + overflow + lost + masked + idle`, and `recorded + aged = by_table + by_bytes +
-//!   by_frame_pointer`; aged samples are in the stack `[aged]`.
+//!   in mode `wall`, and in mode `off-cpu` how much more was blocked than counted.
+//!   `ticks = recorded + aged + overflow + lost + masked + idle`, and
+//!   `recorded + aged = by_table + by_bytes + by_frame_pointer`; aged samples are in the stack
+//!   `[aged]`.
 //! - `lateness_ns` is the running time between targets and their delivery; a bucket is its lowest
 //!   value, its highest value and its count. `p50` and `p99`, also those of cycles, are upper
 //!   bounds: the highest value of their bucket. The top-level field covers all vCPUs.
