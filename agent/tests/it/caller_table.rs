@@ -198,7 +198,7 @@ fn a_recording_uses_the_table_that_it_asked_for() {
     other.answer::<TableReady>(&another);
     send(&mut client, upload, &table(), 0..4);
     let (code, text) = client.refusal(&TableEnd { upload });
-    assert_eq!(code, refusal::BAD_TABLE);
+    assert_eq!(code, refusal::OTHER_UPLOAD);
     assert!(text.contains("another client"), "{text}");
 }
 
