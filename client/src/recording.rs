@@ -54,5 +54,6 @@ pub(crate) use format::{FileCaller, FileFunction, FileTrace};
 pub use format::{FileEnd, FileHeader, MAGIC, VERSION};
 pub(crate) use known_nodes::NodeError;
 pub use known_nodes::{KnownNodes, NodeOrder};
+pub(crate) use merge::holds;
 pub use reader::{Reading, Recording};
 pub use writer::RecordingWriter;

@@ -138,7 +138,7 @@ impl Piece {
     pub fn decode(letters: &[u8]) -> Option<Self> {
         let mut raw = [0; RAW];
         let letters: &[u8; LETTERS] = letters.try_into().ok()?;
-        for (four, three) in letters.chunks(4).zip(raw.chunks_mut(3)) {
+        for (four, three) in letters.as_chunks::<4>().0.iter().zip(raw.as_chunks_mut::<3>().0) {
             let bits = four.iter().try_fold(0, |bits, &letter| Some(bits << 6 | value(letter)?))?;
             three.copy_from_slice(&u32::to_be_bytes(bits)[1..]);
         }
@@ -161,7 +161,8 @@ impl Piece {
         let mut text = [0; LENGTH];
         let (mark, letters) = text.split_at_mut(MARK.len());
         mark.copy_from_slice(MARK.as_bytes());
-        for (four, three) in letters.chunks_mut(4).zip(raw.chunks(3)) {
+        // A division by the size of a chunk that is not constant would reach a panic.
+        for (four, three) in letters.as_chunks_mut::<4>().0.iter_mut().zip(raw.as_chunks::<3>().0) {
             let bits = three.iter().fold(0, |bits, &byte| bits << 8 | u32::from(byte));
             for (letter, shift) in four.iter_mut().zip([18, 12, 6, 0]) {
                 *letter = ALPHABET[(bits >> shift & 63) as usize];

@@ -13,7 +13,7 @@ use super::failure::Failure;
 use super::json;
 use super::leaks::{self, ConnectLeaksArguments};
 use super::names::{self, NameArguments};
-use super::outputs::{Plan, ReportOutput, Target, no_input_is_replaced};
+use super::outputs::{Plan, ReportOutput, Target, no_input_is_replaced, nothing_is_replaced};
 use super::print;
 use super::recordings::{
     DownloadArguments, RecordArguments, StartArguments, StopArguments, UnwindArguments,
@@ -32,7 +32,7 @@ use crate::record::{
     self, Asked, Event, Observer, Outcome, Patience, RecordError, Request, Session, Settings,
     Unwind,
 };
-use crate::recording::{Reading, Recording};
+use crate::recording::{Reading, Recording, holds};
 use crate::report::heap::without_allocator;
 use crate::report::{Format, Report, ReportOptions, TimelineView};
 use crate::symbols::{SymbolWarning, Symbolizer};
@@ -201,7 +201,7 @@ impl Conversation {
         let unwinding = &arguments.sampling.unwinding;
         self.callers(unwinding, symbolizer, Reserve::ForLater, &mut settings)?;
         self.download(
-            &settings.name,
+            (&settings.name, None),
             &arguments.outputs,
             &arguments.names,
             symbolizer,
@@ -305,8 +305,9 @@ impl Conversation {
         // make.
         let (recording, name) = self.find(arguments.which.name.as_deref())?;
         let request = request(recording);
+        let taken = (!matches!(request, Request::Copy { .. })).then_some(recording);
         self.download(
-            &name,
+            (&name, taken),
             &arguments.outputs,
             &arguments.names,
             symbolizer,
@@ -325,10 +326,12 @@ impl Conversation {
         Ok((found.recording, found.name.clone()))
     }
 
-    /// Brings a recording home with `get`, writes what was asked for and tells about it.
+    /// Brings a recording home with `get`, writes what was asked for and tells about it. `taken` is
+    /// the recording that goes from the guest into the file: what was taken before is in no other
+    /// place, and is not replaced.
     fn download(
         &mut self,
-        recording: &str,
+        (recording, taken): (&str, Option<u64>),
         outputs: &OutputArguments,
         names: &NameArguments,
         symbolizer: &Symbolizer,
@@ -345,6 +348,16 @@ impl Conversation {
             },
         )?;
         no_input_is_replaced(names.files(), plan.files())?;
+        match taken {
+            Some(taken) if plan.recording.is_wanted() => {
+                let path = plan.recording.path();
+                if holds(path, agent.instance, taken) {
+                    return Err(Failure::Replaces { path: path.into() });
+                }
+            }
+            Some(_) => nothing_is_replaced(plan.files())?,
+            None => {}
+        }
         allocator::tell_where(plan.recording.path());
         self.check_names(names, symbolizer)?;
         // Until here Ctrl-C may end the program as it ends any other: there is nothing to clean up.

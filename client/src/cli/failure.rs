@@ -31,8 +31,8 @@ pub(crate) enum Failure {
     #[error("{source}. Nothing is lost: the guest keeps the data until `{command}` fetches it")]
     Unwritten { command: String, source: OutputError },
     #[error(
-        "{} exists, and what is fetched from a guest replaces no file; choose another name, such \
-         as one with %t (the time)", path.display()
+        "{} may hold earlier samples of this recording, and the guest has them no longer; choose \
+         another name: `report` reads several files as one", path.display()
     )]
     Replaces { path: PathBuf },
     #[error(transparent)]

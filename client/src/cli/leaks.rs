@@ -7,7 +7,6 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::names::NameArguments;
-use super::outputs::nothing_is_replaced;
 use super::recordings::UnwindArguments;
 use super::{print, print_local, values};
 use crate::interrupt::Interrupt;
@@ -143,7 +142,6 @@ pub(super) fn connect(
     json: bool,
 ) -> Result<(), Failure> {
     let folder = tempfile::tempdir().map_err(OutputError::at(&std::env::temp_dir()))?;
-    nothing_is_replaced(arguments.output.as_deref())?;
     let path = arguments.output.clone();
     let path = path.unwrap_or_else(|| folder.path().join("held.unikprof"));
     let mut progress = ProgressLine::on_stderr();

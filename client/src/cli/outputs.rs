@@ -77,9 +77,6 @@ impl Plan {
     }
 
     /// What the patterns mean; no pattern: a recording named after guest, recording and time.
-    ///
-    /// # Errors
-    /// [`Failure::Replaces`] if a file has one of the names already.
     pub(super) fn new(
         patterns: &[NamePattern],
         format: Option<OutputFormat>,
@@ -114,8 +111,6 @@ impl Plan {
             }
         }
         no_name_twice(&recordings, &reports)?;
-        let files = reports.iter().filter_map(ReportOutput::file);
-        nothing_is_replaced(recordings.iter().map(PathBuf::as_path).chain(files))?;
         let recording = match recordings.as_slice() {
             [] => RecordingFile::Temporary(temporary_recording(&reports)?),
             [only] => RecordingFile::Wanted(only.clone()),
@@ -292,8 +287,8 @@ fn targets(
     patterns.iter().map(one).collect()
 }
 
-/// What was fetched from a guest may be in no other place, whatever its format: nothing that is
-/// fetched replaces it. An empty file holds nothing.
+/// What a dump has fetched is in no other place, whatever its format, since the guest clears it. An
+/// empty file holds nothing.
 pub(super) fn nothing_is_replaced<'p>(
     outputs: impl IntoIterator<Item = &'p Path>,
 ) -> Result<(), Failure> {

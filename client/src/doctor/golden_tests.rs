@@ -493,7 +493,8 @@ fn names_from_a_list_are_worth_a_look() {
     let list = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(
         list.path(),
-        "0000000000101000 T main\n0000000000102000 T poll\n0000000000104000 T fib\n",
+        "0000000000101000 T main\n0000000000102000 T poll\n0000000000104000 T fib\n\
+         0000000000105000 T end\n",
     )
     .unwrap();
     let mut images = Images::default();

@@ -128,6 +128,14 @@ pub(super) fn merge(
     all.finish(files)
 }
 
+/// Whether a file holds counts of this recording.
+pub(crate) fn holds(path: &Path, instance: u64, recording: u64) -> bool {
+    // Opening a pipe would wait for its writer.
+    path.is_file()
+        && Head::read(path, Reading::Salvage)
+            .is_ok_and(|head| head.run.0 == instance && head.recording == recording)
+}
+
 impl Head {
     fn read(path: &Path, reading: Reading) -> Result<Head, RecordingError> {
         let mut file = reader::open(path)?;

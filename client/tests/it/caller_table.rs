@@ -129,7 +129,8 @@ fn the_table_is_sent_before_the_recording_starts_and_asked_for_by_it() {
     let stderr = start(0, &peer, &["--image", image.path()], image.folder());
     assert_eq!(stderr, "");
     let begin = format!("table of {FULL_ROWS}");
-    assert_eq!(peer.log(), ["hello", &begin, "table installed", "start"]);
+    // The last confirms that the client knows of the recording.
+    assert_eq!(peer.log(), ["hello", &begin, "table installed", "start", "check"]);
     let [rows] = &peer.tables()[..] else {
         panic!("one table");
     };

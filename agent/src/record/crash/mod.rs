@@ -113,18 +113,7 @@ impl AnyAgent<'_, '_> {
     /// Writes the file with at most `newest` records of each ring.
     fn write_file(&self, newest: u64, sink: &mut dyn FnMut(&[u8])) {
         let mut output = Output { sink, buffer: [0; FRAME], length: 0, failed: false };
-        (output.sink)(&file::preamble(VERSIONS.highest));
-        output.put(&FileHeader {
-            client: concat!("unikprof-agent ", env!("CARGO_PKG_VERSION"), ", crash dump"),
-            created_unix_ns: self.platform().wall_clock_ns().unwrap_or(0),
-        });
-        let welcome: Welcome<'_> = self.welcome(role::OPEN, false);
-        output.put(&welcome);
-        for index in 0..self.config().mappings.len() {
-            if let Some(mapping) = self.mapping(index) {
-                output.put(&mapping);
-            }
-        }
+        self.write_guest(&mut output);
         self.write_heads(&mut output);
         let mut evicted = false;
         if let Some(rings) = self.rings() {
@@ -151,7 +140,26 @@ impl AnyAgent<'_, '_> {
         output.put(&FileEnd { complete: reason.is_empty(), reason });
     }
 
+    /// Describes the guest, as a file begins. Like the other parts, it is a function of its own, and
+    /// not inlined, so that their messages are not all on the stack at a time.
+    #[inline(never)]
+    fn write_guest(&self, output: &mut Output<'_>) {
+        (output.sink)(&file::preamble(VERSIONS.highest));
+        output.put(&FileHeader {
+            client: concat!("unikprof-agent ", env!("CARGO_PKG_VERSION"), ", crash dump"),
+            created_unix_ns: self.platform().wall_clock_ns().unwrap_or(0),
+        });
+        let welcome: Welcome<'_> = self.welcome(role::OPEN, false);
+        output.put(&welcome);
+        for index in 0..self.config().mappings.len() {
+            if let Some(mapping) = self.mapping(index) {
+                output.put(&mapping);
+            }
+        }
+    }
+
     /// Describes all recordings that run or wait to be fetched, each since it began.
+    #[inline(never)]
     fn write_heads(&self, output: &mut Output<'_>) {
         let platform = self.platform();
         for (index, head) in self.heads() {
@@ -169,6 +177,7 @@ impl AnyAgent<'_, '_> {
 
     /// Writes the current counters of a vCPU, for each recording since it began, as its current
     /// epoch. Clocks that an upcall must not read are omitted.
+    #[inline(never)]
     fn write_counters(&self, vcpu: u32, output: &mut Output<'_>) {
         let Some(slot) = self.slot(vcpu) else {
             return;
@@ -214,6 +223,7 @@ impl Output<'_> {
     }
 
     /// Writes an answer with all its frames.
+    #[inline(never)]
     fn answer(&mut self, answer: Answer, agent: &AnyAgent<'_, '_>, rings: &Rings<'_>) {
         let mut payload = [0; FRAME - OVERHEAD];
         let mut next = Some(answer);
