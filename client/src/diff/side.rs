@@ -125,7 +125,7 @@ impl Input<'_> {
     }
 
     fn with_most(&self, pieces: Vec<Piece>) -> Option<Vec<Piece>> {
-        let held: u64 = pieces.iter().map(counted).sum();
+        let held = pieces.iter().map(counted).fold(0, u64::saturating_add);
         (held >= self.recording.profile.sample_count() / 2).then_some(pieces)
     }
 }
@@ -183,7 +183,8 @@ impl Sides {
             Some(_) => input.ring_pieces(),
         });
         if let [Some(base), Some(new)] = &pieces {
-            let totals = [base, new].map(|pieces| pieces.iter().map(counted).sum::<u64>() as f64);
+            let total = |pieces: &[Piece]| sum(pieces.iter().map(|piece| counted(piece) as f64));
+            let totals = [total(base), total(new)];
             let size = totals[0].min(totals[1]) / BLOCKS;
             let cut = |at: usize, pieces| {
                 let blocks = (totals[at] / size).round().clamp(BLOCKS, MOST_BLOCKS);
@@ -239,16 +240,16 @@ impl Side {
         let mut known: HashMap<NodeId, usize> = HashMap::new();
         let mut side = Side::default();
         for (at, pieces) in blocks.iter().enumerate() {
-            let mut sum = 0;
+            let mut sum = 0_u64;
             for (node, count) in pieces.iter().flat_map(|piece| &piece.stacks) {
-                sum += count;
+                sum = sum.saturating_add(*count);
                 let stack = *known.entry(*node).or_insert_with(|| {
                     side.stacks.push(Stack { path: path(input, *node, names), hits: Vec::new() });
                     side.stacks.len() - 1
                 });
                 side.stacks[stack].hits.push((at, *count as f64));
             }
-            side.counted += sum;
+            side.counted = side.counted.saturating_add(sum);
             side.of.push(match &done {
                 Some(done) => done[at],
                 None => sum as f64,

@@ -23,6 +23,9 @@ const MANY: f64 = 1_000.0;
 /// exceed what the exact distribution can compute.
 const MOST: f64 = 1e5;
 
+/// Sums of squares of differences that are a smaller part of those of the values are of rounding.
+const ROUNDING: f64 = 1e-9;
+
 /// What a function was counted in a block, by the block's number.
 pub(crate) type Hits = (usize, f64);
 
@@ -365,18 +368,19 @@ fn alike(hits: &[Hits], of: &[f64], rate: f64) -> f64 {
     /// Nearly all of a recording in one phase tells next to nothing.
     const MOST: f64 = 0.95;
     let mut hits = hits.iter().peekable();
-    let (mut squares, mut products, mut before) = (0.0, 0.0, 0.0);
+    let (mut squares, mut products, mut before, mut whole) = (0.0, 0.0, 0.0, 0.0);
     for (block, of) in of.iter().enumerate() {
         let own = hits.next_if(|(at, _)| *at == block).map_or(0.0, |(_, hits)| *hits);
         let apart = own - rate * of;
         squares += apart * apart;
         products += before * apart;
+        whole += own * own;
         before = apart;
     }
     let blocks = of.len() as f64;
-    // Of 0/0 the comparison is false.
-    let is_alike = blocks >= LEAST_BLOCKS as f64 && products / squares > 1.645 / blocks.sqrt();
-    if !is_alike {
+    // What rounding leaves of nothing tells nothing.
+    let is_apart = blocks >= LEAST_BLOCKS as f64 && squares > ROUNDING * whole;
+    if !is_apart || products / squares <= 1.645 / blocks.sqrt() {
         return 1.0;
     }
     let unbiased = (products / squares * blocks + 1.0) / (blocks - 3.0);
@@ -457,7 +461,7 @@ impl Sums {
         // Σ(h − r·d)², without the blocks.
         let squares = self.squares - 2.0 * rate * self.products + rate * rate * self.of_squares;
         // What rounding leaves of nothing is nothing.
-        let squares = if squares > 1e-9 * self.squares { squares } else { 0.0 };
+        let squares = if squares > ROUNDING * self.squares { squares } else { 0.0 };
         let freedom = self.blocks - 1.0;
         let variance = if freedom > 0.0 && of > 0.0 {
             squares * (self.blocks / freedom) / (of * of)

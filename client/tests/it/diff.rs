@@ -457,6 +457,16 @@ fn counts_of_many_fetches_are_compared_by_these() {
             "{found:#}"
         );
     }
+    // The same in all blocks, but for rounding; and more than can be added.
+    write("even", 1..=40, &|_| 101);
+    write("evener", 1..=40, &|_| 103);
+    write("endless", 1..=40, &|_| u64::MAX / 2);
+    for [base, new] in [["even", "evener"], ["even", "endless"]] {
+        let [base, new] = [base, new].map(|name| format!("{name}.unikprof"));
+        let words = ["diff", &base, &new, "--symbols", "symbols", "--json"];
+        let found = program::json(&program::run(0, &words, folder.path()).0);
+        assert_eq!(found["changed"], 2, "{found:#}");
+    }
     assert_eq!(json("few", &[], folder.path())["basis"], "counts");
     let eight = json("eight", &[], folder.path());
     assert_eq!(
