@@ -411,8 +411,12 @@ mod tests {
         let mut names = Names::new(profile.frames().len(), 0);
         for (at, name) in functions.iter().enumerate() {
             let begin = names.begin();
-            let place = name.starts_with("caml").then(|| names.place_at(at as u64));
-            let name = crate::symbols::demangle(name).unwrap_or_else(|| (*name).to_owned());
+            let (name, file) = name.split_once(" in ").unwrap_or((name, ""));
+            let place = match name {
+                "helper" => Some(names.place_in(file)),
+                name => name.starts_with("caml").then(|| names.place_at(at as u64)),
+            };
+            let name = crate::symbols::demangle(name).unwrap_or_else(|| name.to_owned());
             let function = names.function_in(None, Some(&name), functions[at], place);
             names.push(Symbol { function, file: None, line: None, inlined: false });
             names.assign(FrameId(at as u32), begin);
@@ -455,6 +459,8 @@ mod tests {
             "poll.constprop.0",
             "web::poll::{closure#0}",
             "web::poll::{closure#1}",
+            "helper",
+            "helper in b.c",
         ];
         with_functions(&functions, |report| {
             for (text, expected) in [
@@ -463,6 +469,8 @@ mod tests {
                 ("poll", vec![2]),
                 ("web::poll::{closure#1}", vec![4]),
                 ("web::poll::{closure}", vec![3, 4]),
+                ("helper", vec![5]),
+                ("helper (b.c)", vec![6]),
             ] {
                 assert_eq!(found(report, text), Ok(expected), "{text}");
             }

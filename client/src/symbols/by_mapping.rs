@@ -25,6 +25,8 @@ pub(super) struct Unnamed {
     pub(super) start: u64,
     /// How far behind that the address is.
     pub(super) distance: u64,
+    /// Whether the call frame information has it. If not, it may be several functions.
+    pub(super) is_described: bool,
 }
 
 impl ByMapping {

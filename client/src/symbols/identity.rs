@@ -23,7 +23,7 @@ use crate::profile::BuildId;
 pub(crate) struct Place {
     /// An empty path if the file is unknown.
     pub(crate) file: FileId,
-    /// 0 if it is unknown. If the file is unknown, line and column only give an order.
+    /// 0 if it is unknown. If it or the file is unknown, line and column only give an order.
     pub(crate) line: u32,
     pub(crate) column: u32,
 }
@@ -38,6 +38,8 @@ pub(crate) struct AcrossBuilds {
     pub(super) namesake: String,
     /// The build of code without a name, if known.
     pub(super) build: Option<BuildId>,
+    /// Whether it is code without a name of which no table tells that it is one function.
+    pub(super) is_lone: bool,
 }
 
 /// The name without the suffixes that compilers give to copies and parts of a function:
@@ -152,8 +154,9 @@ pub(super) fn labelled(
         // known, whose order differs from recording to recording.
         let is_complete = members.iter().all(|at| {
             let function = &functions[*at];
-            let file = function.place.map(|place| files[place.file.0 as usize].as_str());
-            ocaml::stem(&function.raw_name).is_some() || file == Some("")
+            let is_of_table =
+                |place: Place| place.line == 0 || files[place.file.0 as usize].is_empty();
+            ocaml::stem(&function.raw_name).is_some() || function.place.is_some_and(is_of_table)
         });
         let told = Told::of(&places, files);
         for at in members.iter().copied() {
@@ -210,8 +213,8 @@ impl<'f> Told<'f> {
     /// The file, and the line if it has several of the functions: ` (a.c)`, ` (a.c:12)`.
     fn label(&self, place: Place) -> String {
         match &self.files[&place.file] {
-            ("", _) => self.across(place, true),
-            (file, places) if places.len() == 1 => format!(" ({file})"),
+            (file, places) if places.len() == 1 && !file.is_empty() => format!(" ({file})"),
+            (file, _) if file.is_empty() || place.line == 0 => self.across(place, true),
             (file, places) => {
                 let of_line = places.iter().filter(|it| it.line == place.line).count();
                 let column = if of_line > 1 { format!(",{}", place.column) } else { String::new() };

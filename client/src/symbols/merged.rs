@@ -165,6 +165,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::super::{ImageOptions, Images, Symbolizer};
     use super::*;
+    use crate::profile::BuildId;
+    use crate::symbols::FunctionKind;
 
     /// A guest whose functions lie where its symbol list says, sampled in some of them.
     fn guest(list: &str, stacks: &[(&[u64], u64)]) -> (Profile, Symbolizer) {
@@ -238,5 +240,45 @@ mod tests {
             named.collect::<Vec<_>>()
         });
         assert_eq!(named.collect::<Vec<_>>(), [[("Web.f", 3)], [("Web.f", 6)]]);
+    }
+
+    /// Guests of one build, and one of another.
+    #[test]
+    fn unnamed_code_of_one_build_is_told_apart_by_its_offset() {
+        for (builds, expected) in
+            [([1, 1], &["web.elf+0x10", "web.elf+0x20"][..]), ([1, 2], &["[program]"])]
+        {
+            let mut merger = GuestMerger::default();
+            for build in builds {
+                let mut builder = ProfileBuilder::new();
+                for at in [0x10, 0x20] {
+                    builder.add_stack(0, 1, &[Frame::leaf(at)]).unwrap();
+                }
+                let profile = builder.finish();
+                let mut names = Names::new(profile.frames().len(), 0);
+                let image = names.add_image("web.elf", None);
+                for frame in profile.frame_ids() {
+                    let offset = profile.frame(frame).lookup_address().unwrap();
+                    let build = BuildId::of_file(&[build; 20]).unwrap();
+                    let name = format!("web.elf+{offset:#x}");
+                    let mut function = Function::new(name, Some(image), FunctionKind::Address);
+                    function.across.name = "[program]".to_owned();
+                    function.across.build = build;
+                    let function = names.intern(function);
+                    names.assign_function(frame, function);
+                }
+                let named = names.finish(&profile, vec![None; profile.frames().len()]);
+                merger.add("web", &named).unwrap();
+            }
+            let (profile, names, own) = merger.finish();
+            let named = names.of(&profile);
+            let of_guest: Vec<u64> = own.iter().map(|own| own.values().sum()).collect();
+            assert_eq!((of_guest, own[0].len()), (vec![2, 2], expected.len()));
+            let found = profile.frame_ids().map(|frame| named.frame(frame)[0].function);
+            let mut found: Vec<&str> = found.map(|id| &*named.function(id).name).collect();
+            found.sort_unstable();
+            found.dedup();
+            assert_eq!(found, expected);
+        }
     }
 }

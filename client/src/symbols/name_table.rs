@@ -123,20 +123,20 @@ impl<'a> NameTable<'a> {
         &self.entries
     }
 
-    /// The addresses of the function without a name that holds an address: what the call frame
-    /// information, the symbols around it and the section leave. `None` if that is not code.
-    pub(super) fn unnamed(&self, address: u64) -> Option<Range<u64>> {
+    /// Where the function without a name begins that holds an address: what the call frame
+    /// information, the symbols in front of it and the section leave; and whether that information
+    /// has it. `None` if that is not code.
+    pub(super) fn unnamed(&self, address: u64) -> Option<(u64, bool)> {
         let section = self.code.iter().find(|section| section.contains(&address))?;
         let after = self.changes.partition_point(|(from, _)| *from <= address);
         let from = after.checked_sub(1).map_or(0, |before| self.changes[before].0);
-        let to = self.changes.get(after).map_or(u64::MAX, |(to, _)| *to);
         let described = self.described.partition_point(|it| it.start <= address);
-        let start = self.described[..described].last().map_or(0, |last| match last.end {
-            end if end <= address => end,
-            _ => last.start,
+        let last = self.described[..described].last();
+        let (start, is_described) = last.map_or((0, false), |last| match last.end {
+            end if end <= address => (end, false),
+            _ => (last.start, true),
         });
-        let end = end_described(&self.described, address);
-        Some(start.max(from).max(section.start)..end.min(to).min(section.end))
+        Some((start.max(from).max(section.start), is_described))
     }
 
     /// Whether no symbol of the image is a function.

@@ -72,7 +72,13 @@ impl<'a> Scopes<'a> {
         if let Some(known) = self.declared.borrow().get(&entry) {
             return known.clone();
         }
-        let found = self.declaration(entry).and_then(|(.., function)| function.declared);
+        let found = self.declaration(entry).and_then(|(scopes, at, function)| {
+            // Of a lambda, gcc tells only where its class is declared.
+            function.declared.or_else(|| {
+                let (.., class) = scopes.declaration(scopes.parent(at)?)?;
+                class.declared.filter(|_| class.name.is_none())
+            })
+        });
         let found = found.map(Rc::new);
         self.declared.borrow_mut().insert(entry, found.clone());
         found

@@ -74,36 +74,29 @@ impl Function {
     /// Whether tables call it so.
     pub(crate) fn is_called(&self, text: &str, called: Called) -> bool {
         let AcrossBuilds { name, namesake, .. } = &self.across;
-        let names = match called {
-            Called::Here => [&self.name, self.bare_name()].map(str::to_owned),
-            Called::AcrossBuilds => [format!("{name}{namesake}"), String::new()],
-            Called::WithNamesakes => [name.clone(), String::new()],
+        let called = match called {
+            Called::Here => self.name.clone(),
+            Called::Bare => self.bare_name().to_owned(),
+            Called::AcrossBuilds => format!("{name}{namesake}"),
+            Called::WithNamesakes => name.clone(),
         };
-        !text.is_empty() && names.iter().any(|name| Printable(name).to_string() == text)
+        !text.is_empty() && Printable(&called).to_string() == text
     }
 
     /// As the function of a profile of several builds.
     pub(super) fn in_any_image(&self) -> Function {
         let AcrossBuilds { name, namesake, .. } = &self.across;
-        let name = format!("{name}{namesake}");
+        let name = match self.kind {
+            FunctionKind::Address if !self.is_lone_address() => self.name.clone(),
+            _ => format!("{name}{namesake}"),
+        };
         let (image, place, bare) = (None, None, name.len());
         Function { name, bare, image, place, ..self.clone() }
     }
 
-    /// Code without a name, of this build if that is known.
-    pub(super) fn unnamed(
-        name: String,
-        image: Option<ImageId>,
-        across: String,
-        build: Option<BuildId>,
-    ) -> Function {
-        let across = AcrossBuilds { name: across, build, ..AcrossBuilds::default() };
-        Function { across, ..Function::new(name, image, FunctionKind::Address) }
-    }
-
     /// Whether it is code of no known function: of an address that no table describes.
     pub(crate) fn is_lone_address(&self) -> bool {
-        self.kind == FunctionKind::Address && self.image.is_none()
+        self.across.is_lone
     }
 }
 
@@ -112,6 +105,8 @@ impl Function {
 pub(crate) enum Called {
     /// That of reports.
     Here,
+    /// That of reports without the file, where it stands for all namesakes.
+    Bare,
     /// That of comparisons of builds which have the same namesakes.
     AcrossBuilds,
     /// That of comparisons of other builds, where it stands for all namesakes.
@@ -119,7 +114,8 @@ pub(crate) enum Called {
 }
 
 impl Called {
-    pub(crate) const ALL: [Called; 3] = [Called::Here, Called::AcrossBuilds, Called::WithNamesakes];
+    pub(crate) const ALL: [Called; 4] =
+        [Called::Here, Called::Bare, Called::AcrossBuilds, Called::WithNamesakes];
 }
 
 /// The kind of a function's name.

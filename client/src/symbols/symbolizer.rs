@@ -7,7 +7,7 @@ use super::debug_file;
 use super::debug_info::{DebugInfo, DebugSections};
 use super::demangle::is_mangled;
 use super::error::{SymbolError, SymbolWarning};
-use super::identity::{Place, has_place, stem};
+use super::identity::{AcrossBuilds, Place, has_place, stem, without_suffixes};
 use super::image::Image;
 use super::images::{Assigned, Group, Images};
 use super::name_table::NameTable;
@@ -228,10 +228,10 @@ impl Symbolizer {
             source.name_address(address, names, &mut damage);
             here.iter().for_each(|(_, frame)| names.assign(*frame, begin));
             if names.begin() == begin
-                && let Some(range) = table.unnamed(address)
+                && let Some((start, is_described)) = table.unnamed(address)
             {
-                let (start, distance) = (range.start, address - range.start);
-                let found = Unnamed { image: id, start, distance };
+                let distance = address - start;
+                let found = Unnamed { image: id, start, distance, is_described };
                 unnamed.extend(here.iter().map(|(_, frame)| (*frame, found)));
             }
         }
@@ -348,6 +348,10 @@ impl NameSource<'_, '_> {
                 (true, None) => Some(names.place_at(whole?.start)),
                 // A unit of Rust's compiler holds copies of others' functions.
                 (_, Some(file)) if !is_source(file) => None,
+                // Files of one name may lie in several folders.
+                (_, Some(file)) if without_suffixes(&whole?.name) == whole?.name => {
+                    Some(Place { column: whole?.start as u32, ..names.place_in(file) })
+                }
                 (_, file) => Some(names.place_in(file.unwrap_or_default())),
             });
             return names.function_in(Some(self.image), None, raw_name, place);
@@ -444,8 +448,14 @@ fn name_the_rest(profile: &Profile, by_mapping: &ByMapping, names: &mut Names) {
                     image => format!("[{image}]"),
                 };
                 let image = unnamed.map(|unnamed| unnamed.image);
-                let build = mapping.and_then(|mapping| mapping.build_id.clone());
-                Function::unnamed(name, image, across, build)
+                let mut function = Function::new(name, image, FunctionKind::Address);
+                function.across = AcrossBuilds {
+                    name: across,
+                    build: mapping.and_then(|mapping| mapping.build_id.clone()),
+                    is_lone: !unnamed.is_some_and(|unnamed| unnamed.is_described),
+                    ..AcrossBuilds::default()
+                };
+                function
             }
         };
         let function = names.intern(function);

@@ -832,8 +832,12 @@ fn code_without_names_is_no_reason_to_pass() {
         let words = ["diff", "old.unikprof", "new.unikprof"];
         program::run(code, &[&words[..], more].concat(), folder.path())
     };
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let frames = ["-R.eh_frame", "-R.eh_frame_hdr", &path("old.elf"), &path("bare.elf")];
+    crate::compiled::run("objcopy", &frames);
     let images = ["--image", "old.elf", "--image", "new.elf"];
-    for (build, images) in [(1, &images[..]), (1, &[]), (0, &[])] {
+    let bare = ["--image", "bare.elf"];
+    for (build, images) in [(1, &images[..]), (1, &[]), (0, &[]), (0, &bare)] {
         let (text, stderr) = run(0, build, images);
         assert_eq!(text.contains("[program]"), build == 1, "{text}");
         assert!(

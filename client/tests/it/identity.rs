@@ -159,11 +159,11 @@ fn images_of_one_file_name_are_told_apart_by_their_folders() {
 const HELPER: &str =
     "static __attribute__((noinline)) int helper(volatile int *p) { return *p; }\n";
 
-fn helpers(options: &[&str]) -> (Program, Vec<u64>) {
+fn helpers(files: [&str; 2], options: &[&str]) -> (Program, Vec<u64>) {
     let main = "int other(volatile int *);\n\
                 int main() { volatile int x = 1; return helper(&x) + other(&x); }\n";
     let other = "int other(volatile int *p) { return helper(p); }\n";
-    let sources = [("a.c", format!("{HELPER}{main}")), ("sub/b.c", format!("{HELPER}{other}"))];
+    let sources = [(files[0], format!("{HELPER}{main}")), (files[1], format!("{HELPER}{other}"))];
     let sources: Vec<(&str, &str)> = sources.iter().map(|(name, it)| (*name, &**it)).collect();
     let program = link(&sources, &[&["-O1", "-no-pie", "-fno-ipa-icf"], options].concat());
     let bytes = fs::read(&program.path).unwrap();
@@ -178,12 +178,18 @@ fn helpers(options: &[&str]) -> (Program, Vec<u64>) {
 /// Also where a profile has only one of them: labels are those of the build, not of the samples.
 #[test]
 fn static_functions_of_one_name_are_told_apart_by_their_files() {
-    for options in [&["-g"][..], &[]] {
-        let (program, helpers) = helpers(options);
-        let names = names_of(&program.path, Vec::new(), &helpers);
-        assert_eq!(names, ["helper (a.c)", "helper (b.c)"], "{options:?}");
+    for (files, options, labels) in [
+        (["a.c", "sub/b.c"], &["-g"][..], ["(a.c)", "(b.c)"]),
+        (["a.c", "sub/b.c"], &[], ["(a.c)", "(b.c)"]),
+        // The symbol table has no folders.
+        (["one/b.c", "two/b.c"], &["-g"], ["(one/b.c)", "(two/b.c)"]),
+        (["one/b.c", "two/b.c"], &[], ["(#1)", "(#2)"]),
+    ] {
+        let (program, helpers) = helpers(files, options);
+        let labels = labels.map(|label| format!("helper {label}"));
+        assert_eq!(names_of(&program.path, Vec::new(), &helpers), labels, "{options:?}");
         let one = names_of(&program.path, Vec::new(), &helpers[1..]);
-        assert_eq!(one, ["helper (b.c)"], "{options:?}");
+        assert_eq!(one, labels[1..], "{options:?}");
     }
 }
 
@@ -210,6 +216,29 @@ fn copies_of_one_static_function_are_one() {
     let helpers: Vec<u64> = helpers.map(|symbol| symbol.address()).collect();
     assert_eq!(helpers.len(), 2);
     assert_eq!(names_of(Path::new(&out), Vec::new(), &helpers), ["helper", "helper"]);
+}
+
+/// Of an inlined lambda, gcc tells only where its class is declared.
+#[test]
+fn lambdas_that_are_inlined_are_told_apart_by_their_lines() {
+    let text = "int run(volatile int *p)\n{\n\
+                auto one = [&](int by) __attribute__((always_inline)) { return *p * by; };\n\
+                auto two = [&](int by) __attribute__((always_inline)) { return *p + by; };\n\
+                return one(3) + two(5);\n}\nint main() { return 0; }\n";
+    let program = link(&[("a.cpp", text)], &["-g", "-O1", "-no-pie"]);
+    let code = program.function("_Z3runPVi");
+    let profile = crate::compiled::profile(Vec::new(), code.map(Frame::leaf));
+    let mut images = Images::new(nothing_found());
+    images.add_image(&program.path, Force::No).unwrap();
+    let symbolized = Symbolizer::new(images).resolve(&profile).unwrap();
+    let symbols = profile.frame_ids().flat_map(|frame| symbolized.frame(frame));
+    let mut names: Vec<&str> =
+        symbols.map(|symbol| &*symbolized.function(symbol.function).name).collect();
+    names.sort_unstable();
+    names.dedup();
+    let expected =
+        ["run(int volatile*)", "run(…)::{lambda} (a.cpp:3)", "run(…)::{lambda} (a.cpp:4)"];
+    assert_eq!(names, expected);
 }
 
 /// As ocamlopt writes a local `loop` of two functions, and an `f` that another one hides.
