@@ -320,8 +320,7 @@ fn the_timeline_goes_on_from_file_to_file() {
     let part = timeline.profile(&all.profile, &of, Window::ALL, None);
     assert_eq!(part.counters().ticks, 150, "those of the epochs that the files hold");
     let held = Window { from_ns: 1_000, to_ns: 1_000 + 20 * MS };
-    let ends: Vec<u64> =
-        timeline.rings()[0].covered(held).iter().map(|part| part.length_ns()).collect();
+    let ends: Vec<u64> = timeline.rings()[0].covered(held).iter().map(Window::length_ns).collect();
     assert_eq!(ends, [10 * MS, 5 * MS]);
     let late = file("3.unikprof", &[FIRST + 3], &records, 150, 20 * MS);
     let all = merge(&[&first, &late]).unwrap();
