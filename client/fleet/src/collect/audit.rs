@@ -71,10 +71,9 @@ impl Audit {
 impl GuestAudit {
     fn new(audited: Audited) -> GuestAudit {
         let Audited { saved, waiting } = audited;
-        let books = saved.books;
-        // Those that came after the books were written.
-        let newer = waiting.iter().filter(|it| it.number > books.last_number);
-        let ticks = newer.fold(books.fetched.ticks, |sum, it| sum.saturating_add(it.ticks));
+        let mut books = saved.books;
+        books.catch_up(&waiting);
+        let ticks = books.outcomes.ticks();
         let target = |(name, it): (String, super::books::TargetBooks)| {
             let mut spooled = Amount::default();
             let waits = |parcel: &&Parcel| !it.is_gone && parcel.number >= it.next;

@@ -377,7 +377,7 @@ mod tests {
         Parcel {
             number: 1,
             id: EpochId { instance: 1, epoch: 1, ended_ns: 1 },
-            ticks: 1,
+            outcomes: [1, 0, 0, 0, 0, 0].into(),
             span: Span { from_unix_ns: 1, to_unix_ns: 2 },
         }
     }
