@@ -144,7 +144,7 @@ impl Receiver {
         let engine = match &self.to {
             To::Engine(engine) => engine,
             To::Folder(folder) => {
-                return match folder.add(&guest.name, path) {
+                return match folder.add(&guest.name, path, parcel.span.to_unix_ns) {
                     Ok(()) => Outcome::Settled(Fate::Accepted),
                     Err(error) if error.is_the_parcels() || is_gone(path) => {
                         Outcome::dropped(error)

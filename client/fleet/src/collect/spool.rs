@@ -411,11 +411,6 @@ impl GuestSpool {
         self.lock().saved.guest()
     }
 
-    /// The end of what was fetched last, in ns since 1970; 0 if nothing was.
-    pub(super) fn last_unix_ns(&self) -> u64 {
-        self.lock().saved.books.last_unix_ns
-    }
-
     pub(super) fn has(&self, instance: u64, epoch: u64) -> bool {
         self.lock().saved.books.has(instance, epoch)
     }
