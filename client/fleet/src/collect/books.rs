@@ -120,11 +120,13 @@ pub(super) struct TargetBooks {
     /// The ticks that had left the spool before this target was named.
     pub(super) before: u64,
     pub(super) accepted: Amount,
-    /// For good, by the target.
+    /// For good, by the target or since it refused them alone for long, or as they could not be
+    /// read. They lie in the folder of what is [rejected](super::rejected), and so do those of
+    /// `in_part`.
     pub(super) rejected: Amount,
     /// Of these the target has some pieces, and has rejected another for good.
     pub(super) in_part: Amount,
-    /// Because the spool was full, the parcel could not be read, or the target was taken out of
+    /// Because the spool was full, the parcel's file was gone, or the target was taken out of
     /// `fleet.toml`.
     pub(super) dropped: Amount,
     /// Why the last one was not accepted.
