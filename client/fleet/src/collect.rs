@@ -4,7 +4,7 @@
 //! ```text
 //! agent ─► gather ─► spool ─► deliver ─► push (Pyroscope, Parca, OTLP), folder
 //!          a thread   on disk   a few threads a target
-//!          a guest      │
+//!          a guest      │                      └─► rejected
 //!                       └─► books ─► audit
 //! ```
 //!
@@ -15,6 +15,7 @@ mod audit;
 mod books;
 mod deliver;
 mod gather;
+mod rejected;
 mod spool;
 
 use std::io;
@@ -44,6 +45,9 @@ const FLUSH: Duration = Duration::from_secs(1);
 
 /// How often folders are cleaned, and dropped ticks told.
 const CLEAN: Duration = Duration::from_secs(60);
+
+/// What a target rejects may take this part of the spool's limit beside the spool.
+const REJECTED: u64 = 10;
 
 /// The size of the stack of a guest's thread.
 const STACK_BYTES: usize = 512 << 10;
@@ -96,8 +100,8 @@ pub(crate) fn collect(
     let settings = config.collect.clone();
     let names = config.push.iter().map(|push| push.name.clone()).collect();
     let spool = Spool::open(&settings.spool, settings.spool_bytes, names)?;
-    let receivers: Result<Vec<Receiver>, FolderError> =
-        config.push.iter().map(Receiver::new).collect();
+    let receiver = |push| Receiver::new(push, &settings.spool, settings.spool_bytes / REJECTED);
+    let receivers: Result<Vec<Receiver>, FolderError> = config.push.iter().map(receiver).collect();
     let receivers = receivers?;
     let spool = Arc::new(spool);
     let gathering = Arc::new(Mutex::new(Vec::new()));

@@ -111,8 +111,7 @@ impl Folder {
     }
 
     /// Adds a parcel, a recording file of one epoch, to its guest's file of the hour in which the
-    /// epoch ended. The guest's clock tells the hour, or if it knows no date, the time in the
-    /// parcel's header.
+    /// epoch ended.
     ///
     /// If this succeeds, the epoch is on disk. A second delivery of the same parcel is harmless: an
     /// epoch that the file has already is left out. If this fails or is killed, the file's earlier
@@ -122,8 +121,13 @@ impl Folder {
     /// # Errors
     /// [`FolderError`]. Unless [the parcel is the reason](FolderError::is_the_parcels), trying
     /// again may help.
-    pub(super) fn add(&self, guest: &str, parcel: &Path) -> Result<(), FolderError> {
-        let parcel = Parcel::read(parcel)?;
+    pub(super) fn add(
+        &self,
+        guest: &str,
+        parcel: &Path,
+        ended_unix_ns: u64,
+    ) -> Result<(), FolderError> {
+        let parcel = Parcel::read(parcel, ended_unix_ns)?;
         let folder = file_name::of_guest(guest);
         let current = self.guest(&folder);
         let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,8 +143,8 @@ impl Folder {
     }
 
     /// Deletes the files that nothing was added to for the time to keep them, and then the oldest
-    /// while all together are larger than they may be. Ages are those of the last addition by this
-    /// machine's clock: guests may have wrong dates.
+    /// while all together are larger than they may be. Ages are those of the last addition: an
+    /// epoch may have waited for long.
     ///
     /// # Errors
     /// The first [`FolderError`]; the other files are treated all the same.
@@ -317,7 +321,8 @@ pub(super) mod tests {
 
     const SEGMENT: u64 = 1000;
     /// 2026-11-23T22:00:00Z.
-    const HOUR_S: u64 = 1_795_471_200;
+    const HOUR_NS: u64 = 1_795_471_200 * S_NS;
+    const S_NS: u64 = 1_000_000_000;
     const HOUR: &str = "2026-11-23T22Z.unikprof";
 
     /// An epoch of one vCPU, and who sent it.
@@ -326,9 +331,8 @@ pub(super) mod tests {
         instance: u64,
         recording: u64,
         epoch: u64,
-        /// When it ended, in seconds after the hour; the guest knows no date without.
-        ended_s: Option<u64>,
-        created_s: u64,
+        /// When it ended, in seconds after the hour.
+        ended_s: u64,
         /// Runs of nodes: the first index in the first segment, and how many. Each is the caller of
         /// the next.
         runs: Vec<(u64, u64)>,
@@ -345,8 +349,7 @@ pub(super) mod tests {
                 instance: 7,
                 recording: 3,
                 epoch: 1,
-                ended_s: Some(15),
-                created_s: HOUR_S,
+                ended_s: 15,
                 runs: vec![(0, 4)],
                 counts: vec![(1, 5), (3, 2)],
                 extra: Vec::new(),
@@ -420,7 +423,6 @@ pub(super) mod tests {
         fn frames(&self) -> Vec<u8> {
             let epoch = self.epoch;
             let from_ns = epoch * 15_000_000_000;
-            let ended = |ended_s: u64| (HOUR_S + ended_s) * 1_000_000_000;
             let mut share =
                 VcpuEpoch { epoch, vcpu: 0, start: Snapshot::default(), end: Snapshot::default() };
             share.start.at_ns = from_ns;
@@ -465,7 +467,8 @@ pub(super) mod tests {
                     recording_started_ns: 0,
                     started_ns: from_ns,
                     ended_ns: from_ns + 15_000_000_000,
-                    ended_wall_clock_ns: self.ended_s.map(ended),
+                    // Its clock is wrong.
+                    ended_wall_clock_ns: Some(1_000_000_000_000_000_000),
                     gaps: 0,
                     server_ns: 0,
                     vcpus: 1,
@@ -483,7 +486,7 @@ pub(super) mod tests {
         }
 
         pub(crate) fn write(&self, path: &Path) {
-            let created = Timestamp::from_second(self.created_s as i64).unwrap();
+            let created = Timestamp::UNIX_EPOCH;
             let mut writer = RecordingWriter::create(path, 1, created, &self.head()).unwrap();
             writer.append(&self.nodes()).unwrap();
             writer.append(&self.frames()).unwrap();
@@ -522,7 +525,7 @@ pub(super) mod tests {
 
         fn add(&self, folder: &Folder, sent: &Sent) -> Result<(), FolderError> {
             sent.write(&self.parcel);
-            folder.add("web", &self.parcel)
+            folder.add("web", &self.parcel, HOUR_NS + sent.ended_s * S_NS)
         }
 
         fn file(&self, name: &str) -> PathBuf {
@@ -570,7 +573,7 @@ pub(super) mod tests {
         let mut folder = place.open();
         let sent = |epoch, runs: &[(u64, u64)], counts: &[(u64, u64)]| Sent {
             epoch,
-            ended_s: Some(15 * epoch),
+            ended_s: 15 * epoch,
             runs: runs.to_vec(),
             counts: counts.to_vec(),
             ..Sent::default()
@@ -633,25 +636,24 @@ pub(super) mod tests {
             ended_s,
             ..Sent::default()
         };
-        let last = sent(1, 7, 3, Some(3599));
-        let next = sent(2, 7, 3, Some(3600));
+        let last = sent(1, 7, 3, 3599);
+        let next = sent(2, 7, 3, 3600);
         // Late, after the next hour has begun.
-        let late = sent(3, 7, 3, Some(3598));
-        let undated = Sent { created_s: HOUR_S + 3600, ..sent(4, 7, 3, None) };
-        let other = sent(50, 7, 4, Some(3600));
-        let restarted = sent(2, 8, 3, Some(3601));
-        for one in [&last, &next, &late, &undated, &other, &restarted, &other] {
+        let late = sent(3, 7, 3, 3598);
+        let other = sent(50, 7, 4, 3600);
+        let restarted = sent(2, 8, 3, 3601);
+        for one in [&last, &next, &late, &other, &restarted, &other] {
             place.add(&folder, one).unwrap();
         }
         let next_hour = ["2026-11-23T23Z.unikprof", "2026-11-23T23Z-2.unikprof"];
         let third = "2026-11-23T23Z-3.unikprof";
         assert_eq!(place.names(), [HOUR, next_hour[1], third, next_hour[0]]);
         place.check(&[HOUR], &[&last, &late]);
-        place.check(&next_hour[..1], &[&next, &undated]);
+        place.check(&next_hour[..1], &[&next]);
         place.check(&next_hour[1..], &[&other]);
         place.check(&[third], &[&restarted]);
         let of_instance = [HOUR, next_hour[0], next_hour[1]];
-        place.check(&of_instance, &[&last, &late, &next, &undated, &other]);
+        place.check(&of_instance, &[&last, &late, &next, &other]);
     }
 
     #[test]
@@ -679,7 +681,7 @@ pub(super) mod tests {
             unpowered.resize(after.len(), 0);
             for found in [killed, unpowered] {
                 fs::write(&path, found).unwrap();
-                place.open().add("web", &place.parcel).unwrap();
+                place.open().add("web", &place.parcel, HOUR_NS).unwrap();
                 assert!(fs::read(&path).unwrap() == after, "cut at {at}");
             }
         }
@@ -738,7 +740,7 @@ pub(super) mod tests {
         if let Some(path) = std::env::var_os(OF_CHILD) {
             let path = PathBuf::from(path);
             let folder = Folder::open(&path.join("fleet"), None, None).unwrap();
-            let error = folder.add("web", &path.join("parcel")).unwrap_err();
+            let error = folder.add("web", &path.join("parcel"), HOUR_NS).unwrap_err();
             assert!(!error.is_the_parcels(), "{error}");
             assert!(error.to_string().contains(HOUR), "{error}");
             return;
@@ -761,7 +763,7 @@ pub(super) mod tests {
         assert!(child.status.success() && said.contains("1 passed"), "{said}");
         assert!(fs::read(place.file(HOUR)).unwrap() == before);
         let folder = place.open();
-        folder.add("web", &place.parcel).unwrap();
+        folder.add("web", &place.parcel, HOUR_NS).unwrap();
         place.check(&[HOUR], &[&first, &big]);
     }
 
@@ -784,7 +786,7 @@ pub(super) mod tests {
             assert!(error.is_the_parcels(), "{error}");
             assert!(error.to_string().contains(expected), "{error}");
         }
-        let missing = folder.add("web", &place.folder.join("none")).unwrap_err();
+        let missing = folder.add("web", &place.folder.join("none"), HOUR_NS).unwrap_err();
         assert!(!missing.is_the_parcels(), "{missing}");
         assert!(!place.folder.join("web").exists());
     }
@@ -797,7 +799,7 @@ pub(super) mod tests {
         let place = Place::new();
         let folder = place.open();
         Sent::default().write(&place.parcel);
-        folder.add("../../etc/passwd", &place.parcel).unwrap();
+        folder.add("../../etc/passwd", &place.parcel, HOUR_NS).unwrap();
         let file = place.folder.join("%2E.%2F..%2Fetc%2Fpasswd").join(HOUR);
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         let error = Folder::open(&place.folder, None, None).unwrap_err();
@@ -814,13 +816,9 @@ pub(super) mod tests {
         let now = SystemTime::now();
         let mut lengths = Vec::new();
         for (at, name) in ["a", "b", "c", "c"].into_iter().enumerate() {
-            Sent {
-                // The guest's date does not matter.
-                ended_s: Some(3600 * (3 - at as u64)),
-                ..Sent::default()
-            }
-            .write(&place.parcel);
-            folder.add(name, &place.parcel).unwrap();
+            Sent::default().write(&place.parcel);
+            // The order of the hours does not matter.
+            folder.add(name, &place.parcel, HOUR_NS + 3600 * S_NS * (3 - at as u64)).unwrap();
             let file = place
                 .folder
                 .join(name)

@@ -6,9 +6,9 @@
 //!                     └─► otlp       POST /v1development/profiles       OTLP/HTTP, protobuf
 //! ```
 //!
-//! An answer is one of three [`Verdict`]s. Acceptance is what the engine itself says, and what can
-//! change without a new profile is tried again: a wrong token or URL loses nothing but time. Only
-//! what the engine calls wrong about the profile is rejected for good.
+//! An answer is one of three [`Verdict`]s. Acceptance and rejection are what the engine itself says,
+//! in its own format. A status alone may be of a proxy, or of another server at a wrong URL:
+//! whatever can change without a new profile is tried again.
 
 mod hangup;
 mod http;

@@ -95,8 +95,8 @@ impl Default for Limits {
 pub enum Failure {
     /// This status with these headers, in the engine's own way to write errors. Nothing is taken.
     Status(u16, Vec<(String, String)>),
-    /// Success that no engine writes, such as the page of a proxy. Nothing is taken.
-    Page,
+    /// This status with a page that no engine writes, as of a proxy. Nothing is taken.
+    Page(u16),
     /// The profiles are taken, and the connection ends within the answer. A collector's whole
     /// answer is empty if all is well: this one takes nothing, and ends within the answer that says
     /// so.

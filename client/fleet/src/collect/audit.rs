@@ -1,19 +1,32 @@
 //! `collect --audit`: where every tick of every guest is.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use unikprof_client::printable::Printable;
 use unikprof_client::units;
 
 use super::books::{Amount, Lost, Outcomes, Parcel, Span};
+use super::rejected;
 use super::spool::{self, Audited, SpoolError};
 
 /// The books of a spool.
 #[derive(Debug, Serialize)]
 pub(crate) struct Audit {
     guests: Vec<GuestAudit>,
+    rejected: Vec<RejectedAudit>,
+}
+
+/// What a target has rejected of all guests, for good or in part.
+#[derive(Debug, Serialize)]
+struct RejectedAudit {
+    target: String,
+    parcels: u64,
+    folder: PathBuf,
+    /// How many of them lie in the folder. The older ones are deleted.
+    kept: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -50,8 +63,20 @@ struct TargetAudit {
 impl Audit {
     /// Reads a spool; a collector may be at work in it.
     pub(crate) fn read(spool: &Path) -> Result<Audit, SpoolError> {
-        let guests = spool::audit(spool)?;
-        Ok(Audit { guests: guests.into_iter().map(GuestAudit::new).collect() })
+        let guests = spool::audit(spool)?.into_iter().map(GuestAudit::new);
+        let guests: Vec<GuestAudit> = guests.collect();
+        let mut parcels = BTreeMap::new();
+        for target in guests.iter().flat_map(|guest| &guest.targets) {
+            let sum: &mut u64 = parcels.entry(target.name.clone()).or_default();
+            *sum += target.rejected.parcels + target.in_part.parcels;
+        }
+        let rejected = parcels.into_iter().filter(|(_, parcels)| *parcels > 0);
+        let rejected = rejected.map(|(target, parcels)| {
+            let folder = rejected::folder(spool, &target);
+            let kept = rejected::parcels(&folder).len();
+            RejectedAudit { target, parcels, folder, kept }
+        });
+        Ok(Audit { rejected: rejected.collect(), guests })
     }
 
     /// As JSON, with a line's end.
@@ -71,10 +96,9 @@ impl Audit {
 impl GuestAudit {
     fn new(audited: Audited) -> GuestAudit {
         let Audited { saved, waiting } = audited;
-        let books = saved.books;
-        // Those that came after the books were written.
-        let newer = waiting.iter().filter(|it| it.number > books.last_number);
-        let ticks = newer.fold(books.fetched.ticks, |sum, it| sum.saturating_add(it.ticks));
+        let mut books = saved.books;
+        books.catch_up(&waiting);
+        let ticks = books.outcomes.ticks();
         let target = |(name, it): (String, super::books::TargetBooks)| {
             let mut spooled = Amount::default();
             let waits = |parcel: &&Parcel| !it.is_gone && parcel.number >= it.next;
@@ -171,6 +195,14 @@ impl fmt::Display for Audit {
                     write_span(f, what, amount.span.as_ref())?;
                 }
             }
+        }
+        for RejectedAudit { target, parcels, folder, kept } in &self.rejected {
+            writeln!(
+                f,
+                "{}: {kept} of {parcels} rejected profiles are kept in {}",
+                Printable(target),
+                folder.display()
+            )?;
         }
         Ok(())
     }

@@ -37,11 +37,15 @@ pub(super) struct Parcel {
     /// Its place in the order of the guest's parcels, from 1.
     pub(super) number: u64,
     pub(super) id: EpochId,
-    pub(super) ticks: u64,
+    pub(super) outcomes: Outcomes,
     pub(super) span: Span,
 }
 
 impl Parcel {
+    pub(super) fn ticks(&self) -> u64 {
+        self.outcomes.ticks()
+    }
+
     /// When its epoch began, on the guest's monotonic clock in ns.
     fn began_ns(&self) -> Option<u64> {
         let length_ns = self.span.to_unix_ns.checked_sub(self.span.from_unix_ns);
@@ -61,7 +65,7 @@ pub(super) struct Amount {
 impl Amount {
     pub(super) fn add(&mut self, parcel: &Parcel) {
         self.parcels += 1;
-        self.ticks = self.ticks.saturating_add(parcel.ticks);
+        self.ticks = self.ticks.saturating_add(parcel.ticks());
         let Span { from_unix_ns, to_unix_ns } = parcel.span;
         let span = self.span.get_or_insert(parcel.span);
         span.from_unix_ns = span.from_unix_ns.min(from_unix_ns);
@@ -69,7 +73,7 @@ impl Amount {
     }
 }
 
-/// The fetched ticks by what the guest had made of them.
+/// Ticks by what the guest had made of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Outcomes {
     pub(super) recorded: u64,
@@ -80,18 +84,31 @@ pub(super) struct Outcomes {
     pub(super) idle: u64,
 }
 
+impl From<[u64; 6]> for Outcomes {
+    fn from([recorded, aged, overflow, lost, masked, idle]: [u64; 6]) -> Outcomes {
+        Outcomes { recorded, aged, overflow, lost, masked, idle }
+    }
+}
+
+impl From<&Counters> for Outcomes {
+    fn from(c: &Counters) -> Outcomes {
+        [c.recorded, c.aged, c.overflow, c.lost, c.masked, c.idle].into()
+    }
+}
+
 impl Outcomes {
-    pub(super) fn add(&mut self, counters: &Counters) {
-        for (sum, more) in [
-            (&mut self.recorded, counters.recorded),
-            (&mut self.aged, counters.aged),
-            (&mut self.overflow, counters.overflow),
-            (&mut self.lost, counters.lost),
-            (&mut self.masked, counters.masked),
-            (&mut self.idle, counters.idle),
-        ] {
-            *sum = sum.saturating_add(more);
-        }
+    /// In the order of the fields.
+    pub(super) fn all(&self) -> [u64; 6] {
+        [self.recorded, self.aged, self.overflow, self.lost, self.masked, self.idle]
+    }
+
+    pub(super) fn ticks(&self) -> u64 {
+        self.all().into_iter().fold(0, u64::saturating_add)
+    }
+
+    fn plus(&self, more: &Outcomes) -> Outcomes {
+        let (sums, more) = (self.all(), more.all());
+        std::array::from_fn::<_, 6, _>(|at| sums[at].saturating_add(more[at])).into()
     }
 }
 
@@ -103,11 +120,13 @@ pub(super) struct TargetBooks {
     /// The ticks that had left the spool before this target was named.
     pub(super) before: u64,
     pub(super) accepted: Amount,
-    /// For good, by the target.
+    /// For good, by the target or since it refused them alone for long, or as they could not be
+    /// read. They lie in the folder of what is [rejected](super::rejected), and so do those of
+    /// `in_part`.
     pub(super) rejected: Amount,
     /// Of these the target has some pieces, and has rejected another for good.
     pub(super) in_part: Amount,
-    /// Because the spool was full, the parcel could not be read, or the target was taken out of
+    /// Because the spool was full, the parcel's file was gone, or the target was taken out of
     /// `fleet.toml`.
     pub(super) dropped: Amount,
     /// Why the last one was not accepted.
@@ -159,7 +178,7 @@ pub(super) struct Books {
     /// The epoch that was fetched last, and its end.
     pub(super) last: Option<EpochId>,
     pub(super) last_unix_ns: u64,
-    pub(super) fetched: Amount,
+    /// All that was fetched.
     pub(super) outcomes: Outcomes,
     pub(super) lost: Lost,
     /// By name.
@@ -198,12 +217,12 @@ impl Books {
             }
         }
         let next = waiting.first().map_or(self.last_number.saturating_add(1), |it| it.number);
-        let sum = |sum: u64, parcel: &Parcel| sum.saturating_add(parcel.ticks);
+        let sum = |sum: u64, parcel: &Parcel| sum.saturating_add(parcel.ticks());
         let ticks = waiting.iter().fold(0, sum);
         for name in names {
             let new = || TargetBooks {
                 next,
-                before: self.fetched.ticks.saturating_sub(ticks),
+                before: self.outcomes.ticks().saturating_sub(ticks),
                 ..TargetBooks::default()
             };
             self.targets.entry(name.clone()).or_insert_with(new);
@@ -212,7 +231,7 @@ impl Books {
 
     /// Books an epoch that lies in the spool. If it is not the next one of its recording, the time
     /// between is lost.
-    pub(super) fn fetched(&mut self, parcel: &Parcel, counters: &Counters) {
+    pub(super) fn fetched(&mut self, parcel: &Parcel) {
         let is_next = self.last.is_none_or(|last| {
             // The same recording in a guest that has migrated goes on where it was.
             let goes_on = parcel.began_ns() == Some(last.ended_ns);
@@ -225,8 +244,13 @@ impl Books {
         self.last_number = self.last_number.max(parcel.number);
         self.last = Some(parcel.id);
         self.last_unix_ns = parcel.span.to_unix_ns;
-        self.fetched.add(parcel);
-        self.outcomes.add(counters);
+        self.outcomes = self.outcomes.plus(&parcel.outcomes);
+    }
+
+    /// Books those of a guest's parcels that came after the books were written.
+    pub(super) fn catch_up(&mut self, parcels: &[Parcel]) {
+        let known = self.last_number;
+        parcels.iter().filter(|it| it.number > known).for_each(|it| self.fetched(it));
     }
 
     fn lost_until(&mut self, until_unix_ns: u64) {
@@ -271,7 +295,7 @@ mod tests {
         Parcel {
             number,
             id: EpochId { instance: 7, epoch: number, ended_ns: from_unix_ns.wrapping_add(90) },
-            ticks: number.wrapping_mul(10),
+            outcomes: [number.wrapping_mul(10), 0, 0, 0, 0, 0].into(),
             span: Span { from_unix_ns, to_unix_ns: from_unix_ns.wrapping_add(90) },
         }
     }
@@ -285,7 +309,7 @@ mod tests {
         let mut books = Books::default();
         books.become_for(&names(&["a", "b"]), &[]);
         for number in 1..=3 {
-            books.fetched(&parcel(number), &Counters::default());
+            books.fetched(&parcel(number));
         }
         assert!(books.settle("a", &parcel(1), Fate::Dropped("full".into())));
         assert!(!books.settle("a", &parcel(1), Fate::Accepted), "it is gone");
@@ -296,14 +320,14 @@ mod tests {
         assert_eq!((a.accepted.ticks, a.dropped.ticks, a.next), (20, 10, 3));
         assert_eq!(a.dropped.span, Some(parcel(1).span));
         assert_eq!(books.done_below(), 2);
-        assert_eq!(books.fetched.ticks, 60);
+        assert_eq!(books.outcomes.ticks(), 60);
     }
 
     #[test]
     fn an_epoch_is_known_again_and_a_new_agents_is_not() {
         let mut books = Books::default();
         assert!(!books.has(7, 1));
-        books.fetched(&parcel(2), &Counters::default());
+        books.fetched(&parcel(2));
         assert!(books.has(7, 2) && !books.has(7, 3));
         // Whose number has gone back, as in a guest that was restored from a snapshot: it has
         // counts of its own.
@@ -317,7 +341,7 @@ mod tests {
     #[test]
     fn an_epoch_that_a_migrated_guest_sends_again_is_the_same() {
         let mut books = Books::default();
-        books.fetched(&parcel(2), &Counters::default());
+        books.fetched(&parcel(2));
         let again = EpochId { instance: 8, ..parcel(2).id };
         assert!(books.repeats_last(again));
         assert!(books.has(8, 2));
@@ -326,12 +350,12 @@ mod tests {
         next.id.instance = 9;
         next.span.from_unix_ns = parcel(2).span.to_unix_ns + 5;
         next.id.ended_ns = again.ended_ns + (next.span.to_unix_ns - next.span.from_unix_ns);
-        books.fetched(&next, &Counters::default());
+        books.fetched(&next);
         assert_eq!(books.lost, Lost::default());
         // A guest that was restored from an older state counts time anew.
         let mut other = parcel(4);
         other.id.instance = 10;
-        books.fetched(&other, &Counters::default());
+        books.fetched(&other);
         assert_eq!(books.lost.times, 1);
     }
 
@@ -341,14 +365,14 @@ mod tests {
         let mut books = Books::default();
         books.become_for(&names(&["a"]), &[]);
         let mut last = parcel(u64::MAX);
-        last.ticks = u64::MAX;
+        last.outcomes = [u64::MAX; 6].into();
         last.id.epoch = u64::MAX;
         last.span = Span { from_unix_ns: u64::MAX, to_unix_ns: 0 };
         for _ in 0..2 {
-            books.fetched(&last, &Counters::default());
+            books.fetched(&last);
             books.settle("a", &last, Fate::Accepted);
         }
-        assert_eq!(books.fetched.ticks, u64::MAX);
+        assert_eq!(books.outcomes.ticks(), u64::MAX);
         assert_eq!(books.done_below(), u64::MAX);
     }
 
@@ -356,7 +380,7 @@ mod tests {
     fn time_between_two_epochs_is_lost_unless_they_follow_each_other() {
         let mut books = Books::default();
         for number in [1, 2, 4] {
-            books.fetched(&parcel(number), &Counters::default());
+            books.fetched(&parcel(number));
         }
         // From the end of the second to the beginning of the fourth.
         let span = Span { from_unix_ns: 290, to_unix_ns: 400 };
@@ -364,7 +388,7 @@ mod tests {
         assert_eq!(books.lost.latest, [span]);
         let mut of_other = parcel(5);
         of_other.id.instance = 8;
-        books.fetched(&of_other, &Counters::default());
+        books.fetched(&of_other);
         assert_eq!((books.lost.times, books.lost.ns), (2, 120));
     }
 }

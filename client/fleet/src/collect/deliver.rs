@@ -1,5 +1,6 @@
 //! Takes parcels from the spool to one target, the oldest of each guest first.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -16,6 +17,7 @@ use super::super::member::{GuestError, log};
 use super::super::push::{self, Delivery, Target, Verdict};
 use super::super::take;
 use super::books::{Fate, Parcel};
+use super::rejected::Rejected;
 use super::spool::Spool;
 
 /// How many deliveries to an engine are under way at a time. An engine that takes 100 ms for each
@@ -35,6 +37,10 @@ const LONGEST_RETRY: Duration = Duration::from_secs(60);
 /// How often the log says that a target fails: one that fails on some profiles only would fill it.
 const TELL: Duration = Duration::from_secs(60);
 
+/// A parcel is rejected that was refused so often, at least so far apart: over an hour.
+const REFUSALS: u32 = 5;
+const APART: Duration = Duration::from_secs(15 * 60);
+
 /// How many builds of guests a worker keeps the names of, and for how long: images may change.
 const MOST_NAMED: usize = 16;
 const NAMED_FOR: Duration = Duration::from_secs(600);
@@ -44,6 +50,9 @@ const NAMED_FOR: Duration = Duration::from_secs(600);
 pub(super) struct Receiver {
     pub(super) name: String,
     to: To,
+    rejected: Rejected,
+    /// Between two refusals of a parcel that count.
+    apart: Duration,
     failing: Mutex<Failing>,
 }
 
@@ -61,18 +70,41 @@ struct Failing {
     /// Whether the log says that the target fails, and when it said so last.
     is_told: bool,
     told: Option<Instant>,
+    /// The parcels that the target has accepted, and those that it has refused at least once.
+    accepted: u64,
+    refused: u64,
+}
+
+/// The refusals of a guest's next parcel.
+#[derive(Debug, Clone, Copy)]
+struct Refused {
+    number: u64,
+    /// How many count. The next one does if the target has accepted more than this by then.
+    times: u32,
+    last: Instant,
+    last_accepted: u64,
+    /// What the target had accepted and refused at the first one.
+    accepted: u64,
+    refused: u64,
 }
 
 impl Receiver {
-    /// The receiver for an entry; a folder is locked for this process.
-    pub(super) fn new(push: &Push) -> Result<Receiver, FolderError> {
+    /// The receiver for an entry; a folder is locked for this process. What it rejects is kept
+    /// beside the spool, up to so many bytes.
+    pub(super) fn new(push: &Push, spool: &Path, bytes: u64) -> Result<Receiver, FolderError> {
         let to = match &push.to {
             PushTo::Engine(engine, remote) => To::Engine(push::target(*engine, remote)),
             PushTo::Folder { path, keep_for, keep_bytes } => {
                 To::Folder(Folder::open(path, *keep_for, *keep_bytes)?)
             }
         };
-        Ok(Receiver { name: push.name.clone(), to, failing: Mutex::default() })
+        Ok(Receiver {
+            name: push.name.clone(),
+            to,
+            rejected: Rejected::open(spool, &push.name, bytes),
+            apart: APART,
+            failing: Mutex::default(),
+        })
     }
 
     /// How many threads [work](Self::work) for it.
@@ -90,6 +122,7 @@ impl Receiver {
     /// profiles of one guest only must not keep the others' in the spool.
     pub(super) fn work(&self, worker: usize, spool: &Spool, ended: &Interrupt) {
         let mut names = Names::default();
+        let mut refused = BTreeMap::new();
         let mut first = 0;
         while !ended.stop() {
             let mut is_idle = true;
@@ -109,20 +142,25 @@ impl Receiver {
                 };
                 is_idle = false;
                 let deliver = || self.deliver(&described, &parcel, &path, &mut names);
-                match despite_panics(deliver) {
+                let fate = match despite_panics(deliver) {
                     Outcome::Settled(fate) => {
-                        if !matches!(fate, Fate::Dropped(_)) {
-                            self.works();
-                        }
-                        self.tell(&described, &fate);
-                        guest.settle(&self.name, &parcel, fate);
+                        self.works(&fate);
+                        fate
                     }
-                    Outcome::Empty => guest.settle(&self.name, &parcel, Fate::Accepted),
+                    Outcome::Empty => Fate::Accepted,
+                    Outcome::Unusable(reason) if is_gone(&path) => Fate::Dropped(reason),
+                    Outcome::Unusable(reason) => Fate::Rejected(reason),
                     Outcome::Later { reason, after } => {
                         first = (first + at + 1) % count;
                         self.fails(&reason, after);
+                        if !self.refuses_alone(&mut refused, guest.index, parcel.number) {
+                            continue;
+                        }
+                        Fate::Rejected(format!("refused while others are accepted: {reason}"))
                     }
-                }
+                };
+                self.keep(&described, &parcel, &path, &fate);
+                guest.settle(&self.name, &parcel, fate);
             }
             if is_idle {
                 let until = Instant::now() + IDLE;
@@ -144,10 +182,10 @@ impl Receiver {
         let engine = match &self.to {
             To::Engine(engine) => engine,
             To::Folder(folder) => {
-                return match folder.add(&guest.name, path) {
+                return match folder.add(&guest.name, path, parcel.span.to_unix_ns) {
                     Ok(()) => Outcome::Settled(Fate::Accepted),
                     Err(error) if error.is_the_parcels() || is_gone(path) => {
-                        Outcome::dropped(error)
+                        Outcome::unusable(error)
                     }
                     Err(error) => Outcome::later(error),
                 };
@@ -159,7 +197,7 @@ impl Receiver {
             Err(error @ RecordingError::Open { .. }) if !is_gone(path) => {
                 return Outcome::later(error);
             }
-            Err(error) => return Outcome::dropped(error),
+            Err(error) => return Outcome::unusable(error),
         };
         if recording.profile.samples().is_empty() {
             return Outcome::Empty;
@@ -173,7 +211,7 @@ impl Receiver {
             })
         });
         match verdict {
-            Err(error) => Outcome::dropped(error),
+            Err(error) => Outcome::unusable(error),
             Ok(Verdict::Accepted) => Outcome::Settled(Fate::Accepted),
             Ok(Verdict::Never { reason, in_part }) => Outcome::Settled(match in_part {
                 true => Fate::InPart(reason),
@@ -183,13 +221,50 @@ impl Receiver {
         }
     }
 
-    fn tell(&self, guest: &Guest, fate: &Fate) {
-        let reason = match fate {
+    /// Keeps what the target will not take, and tells of it.
+    fn keep(&self, guest: &Guest, parcel: &Parcel, path: &Path, fate: &Fate) {
+        let kept = |reason| {
+            let folder = self.rejected.folder.display();
+            match self.rejected.keep(&guest.name, parcel, path, reason) {
+                Ok(()) => format!("; it is kept in {folder}"),
+                Err(error) => format!("; it cannot be kept in {folder}: {error}"),
+            }
+        };
+        let (reason, kept) = match fate {
             Fate::Accepted => return,
-            Fate::Rejected(reason) | Fate::InPart(reason) | Fate::Dropped(reason) => reason,
+            Fate::Rejected(reason) | Fate::InPart(reason) => (reason, kept(reason)),
+            Fate::Dropped(reason) => (reason, String::new()),
         };
         let (guest, name) = (&guest.name, &self.name);
-        log(&format!("warning: {guest}: {name} does not take a profile: {reason}"));
+        log(&format!("warning: {guest}: {name} does not take a profile: {reason}{kept}"));
+    }
+
+    /// Counts a refusal of a guest's next parcel, and answers whether the parcel is the reason: the
+    /// target has refused it over an hour, in which it accepted more others than it refused.
+    fn refuses_alone(&self, all: &mut BTreeMap<usize, Refused>, guest: usize, number: u64) -> bool {
+        let mut failing = self.failing();
+        let accepted = failing.accepted;
+        let known = all.get(&guest).copied().filter(|known| known.number == number);
+        let Some(mut known) = known else {
+            failing.refused += 1;
+            let (last, refused) = (Instant::now(), failing.refused);
+            let times = 1;
+            let new = Refused { number, times, last, last_accepted: accepted, accepted, refused };
+            all.insert(guest, new);
+            return false;
+        };
+        if known.last.elapsed() < self.apart || known.last_accepted == accepted {
+            return false;
+        }
+        known.times += 1;
+        (known.last, known.last_accepted) = (Instant::now(), accepted);
+        all.insert(guest, known);
+        if known.times < REFUSALS {
+            return false;
+        }
+        // If not, the target was in trouble, and the count begins anew.
+        all.remove(&guest);
+        accepted - known.accepted > failing.refused - known.refused
     }
 
     fn is_failing(&self) -> bool {
@@ -197,12 +272,13 @@ impl Receiver {
         until.is_some_and(|until| Instant::now() < until)
     }
 
-    fn works(&self) {
+    fn works(&self, fate: &Fate) {
         let mut failing = self.failing();
-        let before = std::mem::take(&mut *failing);
-        failing.told = before.told;
+        (failing.until, failing.retry) = (None, Duration::ZERO);
+        failing.accepted += u64::from(*fate == Fate::Accepted);
+        let was_told = std::mem::take(&mut failing.is_told);
         drop(failing);
-        if before.is_told {
+        if was_told {
             log(&format!("{}: works again", self.name));
         }
     }
@@ -240,6 +316,8 @@ enum Outcome {
     Settled(Fate),
     /// There is nothing in it for an engine, which was not asked.
     Empty,
+    /// By a fault of the parcel's file or of this program; nor was the target asked.
+    Unusable(String),
     Later {
         reason: String,
         after: Option<Duration>,
@@ -251,8 +329,8 @@ impl Outcome {
         Outcome::Later { reason: error.to_string(), after: None }
     }
 
-    fn dropped(error: impl std::fmt::Display) -> Outcome {
-        Outcome::Settled(Fate::Dropped(error.to_string()))
+    fn unusable(error: impl std::fmt::Display) -> Outcome {
+        Outcome::Unusable(error.to_string())
     }
 }
 
@@ -261,11 +339,10 @@ fn is_gone(path: &Path) -> bool {
     path.try_exists().is_ok_and(|exists| !exists)
 }
 
-/// Delivers; a parcel that this program panics over is dropped. It would stay in the way of its
-/// guest for ever.
+/// Delivers; a parcel that this program panics over would stay in the way of its guest for ever.
 fn despite_panics(deliver: impl FnOnce() -> Outcome) -> Outcome {
     catch_unwind(AssertUnwindSafe(deliver)).unwrap_or_else(|_| {
-        Outcome::dropped("delivering it has panicked, by a mistake of this program")
+        Outcome::unusable("delivering it has panicked, by a mistake of this program")
     })
 }
 
@@ -359,6 +436,7 @@ mod tests {
 
     use super::super::super::config::{Engine, Remote};
     use super::super::super::folder::tests::Sent;
+    use super::super::audit::Audit;
     use super::super::books::{EpochId, Span};
     use super::super::spool::GuestSpool;
     use super::*;
@@ -369,7 +447,7 @@ mod tests {
             PushTo::Folder { path: folder.join("recordings"), keep_for: None, keep_bytes: None };
         [PushTo::Engine(Engine::Parca, engine), folder].map(|to| {
             let name = "a".into();
-            Receiver::new(&Push { name, to }).unwrap()
+            Receiver::new(&Push { name, to }, Path::new("spool"), 0).unwrap()
         })
     }
 
@@ -377,7 +455,7 @@ mod tests {
         Parcel {
             number: 1,
             id: EpochId { instance: 1, epoch: 1, ended_ns: 1 },
-            ticks: 1,
+            outcomes: [1, 0, 0, 0, 0, 0].into(),
             span: Span { from_unix_ns: 1, to_unix_ns: 2 },
         }
     }
@@ -389,7 +467,7 @@ mod tests {
     /// A process may have no file to open left for a moment; a link to itself can be opened as
     /// little.
     #[test]
-    fn a_parcel_is_dropped_for_its_own_faults_only() {
+    fn a_parcel_is_given_up_for_its_own_faults_only() {
         let folder = tempfile::tempdir().unwrap();
         let [no_parcel, gone, closed] = ["no", "gone", "closed"].map(|it| folder.path().join(it));
         fs::write(&no_parcel, "no parcel").unwrap();
@@ -397,7 +475,7 @@ mod tests {
         for receiver in receivers(folder.path()) {
             for path in [&no_parcel, &gone] {
                 let outcome = deliver(&receiver, path);
-                assert!(matches!(outcome, Outcome::Settled(Fate::Dropped(_))));
+                assert!(matches!(outcome, Outcome::Unusable(_)), "{outcome:?}");
             }
             let outcome = deliver(&receiver, &closed);
             assert!(matches!(outcome, Outcome::Later { .. }));
@@ -418,10 +496,12 @@ mod tests {
         assert!(matches!(outcome, Outcome::Empty), "{outcome:?}");
     }
 
-    fn engine(target: impl Target + 'static) -> Receiver {
+    fn engine(spool: &Path, target: impl Target + 'static) -> Receiver {
         Receiver {
             name: "engine".into(),
             to: To::Engine(Box::new(target)),
+            rejected: Rejected::open(spool, "engine", u64::MAX),
+            apart: Duration::ZERO,
             failing: Mutex::default(),
         }
     }
@@ -431,7 +511,8 @@ mod tests {
         let guest = spool.guest(&Guest::named(&name.to_string())).unwrap();
         Sent::default().write(&guest.incoming());
         let Parcel { id, span, .. } = parcel();
-        spool.add(&guest, id, span, &Counters::default()).unwrap();
+        let counters = Counters { recorded: 1, ..Counters::default() };
+        spool.add(&guest, id, span, &counters).unwrap();
         guest
     }
 
@@ -453,7 +534,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let spool = Spool::open(folder.path(), u64::MAX, vec!["engine".into()]).unwrap();
         let guests: Vec<_> = ('a'..='p').map(|name| waiting(&spool, name)).collect();
-        let receiver = Arc::new(engine(Slow(std::sync::Barrier::new(16))));
+        let receiver = Arc::new(engine(folder.path(), Slow(std::sync::Barrier::new(16))));
         let (spool, ended) = (Arc::new(spool), Interrupt::default());
         for worker in 0..receiver.workers() {
             let (receiver, spool, ended) = (receiver.clone(), spool.clone(), ended.clone());
@@ -480,15 +561,17 @@ mod tests {
         }
     }
 
-    /// As where an engine answers 500 to a profile that it has a mistake for.
+    /// As where an engine answers 500 to a profile that it has a mistake for. That one is not in
+    /// the way of its guest for ever.
     #[test]
     fn an_engine_that_fails_on_one_guest_takes_the_others() {
         let folder = tempfile::tempdir().unwrap();
-        let spool = Spool::open(folder.path(), u64::MAX, vec!["engine".into()]).unwrap();
+        let path = folder.path().join("spool");
+        let spool = Spool::open(&path, u64::MAX, vec!["engine".into()]).unwrap();
         // The last one has the same worker as the first one.
         let guests: Vec<_> = ('a'..='q').map(|name| waiting(&spool, name)).collect();
         let last = &guests[ENGINE_WORKERS];
-        let receiver = engine(Picky);
+        let receiver = engine(&path, Picky);
         let ended = Interrupt::default();
         let deadline = Instant::now() + Duration::from_secs(60);
         std::thread::scope(|scope| {
@@ -496,10 +579,50 @@ mod tests {
             while last.next("engine").is_some() && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(20));
             }
+            while guests[0].next("engine").is_some() && Instant::now() < deadline {
+                receiver.failing().until = None;
+                if last.next("engine").is_none() {
+                    waiting(&spool, 'q');
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
             ended.raise();
         });
-        assert!(last.next("engine").is_none(), "it waits behind the first");
-        assert!(guests[0].next("engine").is_some());
+        spool.flush().unwrap();
+        let audit = Audit::read(&path).unwrap().to_string();
+        assert!(audit.contains("0 in the spool, 1 rejected, 0 dropped (last: refused"), "{audit}");
+        let rejected = folder.path().join("spool-rejected/engine");
+        let told = format!("engine: 1 of 1 rejected profiles are kept in {}", rejected.display());
+        assert!(audit.contains(&told), "{audit}");
+        let kept = rejected.join("00000000000000000001-a.unikprof");
+        assert!(Recording::open(&kept, Reading::Strict).is_ok());
+        let answer = fs::read_to_string(kept.with_extension("txt")).unwrap();
+        assert_eq!(answer, "refused while others are accepted: 500\n");
+    }
+
+    /// An engine in trouble says nothing about a parcel.
+    #[test]
+    fn a_parcel_is_refused_alone_if_more_others_are_accepted_than_refused() {
+        let mut engine = engine(Path::new("spool"), Picky);
+        let mut all = BTreeMap::new();
+        for (accepted, others, apart, expected) in [
+            (1, 0, Duration::ZERO, true),
+            (0, 0, Duration::ZERO, false),
+            (1, REFUSALS, Duration::ZERO, false),
+            (1, 0, APART, false),
+        ] {
+            engine.apart = apart;
+            all.clear();
+            let mut is_alone = false;
+            for _ in 0..REFUSALS {
+                is_alone |= engine.refuses_alone(&mut all, 99, 1);
+                for guest in 0..others as usize {
+                    engine.refuses_alone(&mut all, guest, 1);
+                }
+                (0..accepted).for_each(|_| engine.works(&Fate::Accepted));
+            }
+            assert_eq!(is_alone, expected, "{accepted} accepted, {others} others");
+        }
     }
 
     /// Else an engine that fails on the profiles of one guest writes two lines to the log every
@@ -514,7 +637,7 @@ mod tests {
             engine.failing().is_told
         };
         assert!(fail());
-        engine.works();
+        engine.works(&Fate::Accepted);
         assert!(!fail());
         assert!(engine.is_failing());
         let long_ago = Instant::now().checked_sub(TELL);
@@ -523,8 +646,8 @@ mod tests {
     }
 
     #[test]
-    fn a_parcel_that_panics_is_dropped() {
+    fn a_parcel_that_panics_is_given_up() {
         let outcome = despite_panics(|| panic!("of no consequence"));
-        assert!(matches!(outcome, Outcome::Settled(Fate::Dropped(_))));
+        assert!(matches!(outcome, Outcome::Unusable(_)));
     }
 }

@@ -12,6 +12,7 @@ use unikprof_client::record::{
     EpochReader, Preset, RecordError, RecordingStatus, Session, Settings, Unwind,
 };
 use unikprof_client::recording::{Reading, Recording, RecordingError};
+use unikprof_client::units;
 use unikprof_proto::code::state;
 
 use super::super::member::{GuestError, Member, log};
@@ -37,8 +38,8 @@ const RECONNECT: Duration = Duration::from_secs(30);
 const LOOKS: u32 = 3;
 const SHORTEST: Duration = Duration::from_millis(250);
 
-/// How far a guest's clock may be ahead of this machine's, or step back.
-const CLOCKS_APART_NS: u64 = 60_000_000_000;
+/// How far a guest's clock may be from this machine's.
+const CLOCKS_APART_NS: u64 = 30_000_000_000;
 
 /// Prepares caller tables for as many guests at a time as there are processors: each takes one, and
 /// memory for an image.
@@ -115,8 +116,9 @@ fn keep_on(member: &Member, spool: &Spool, every: Duration) {
     let mut wait = every.min(FIRST).mul_f64(fastrand::f64());
     let (mut retry, mut is_down) = (FIRST_RETRY, false);
     while member.wait(wait) {
+        let (other, is_shifted) = (Cell::new(false), Cell::new(false));
         let mut gatherer =
-            Gatherer { member, spool, every, has_answered: false, other: Cell::new(false) };
+            Gatherer { member, spool, every, has_answered: false, other, is_shifted };
         let Err(error) = gatherer.follow() else {
             return;
         };
@@ -140,6 +142,29 @@ struct Gatherer<'a> {
     has_answered: bool,
     /// Whether another client has the recording, which the log was told.
     other: Cell<bool>,
+    /// Whether the guest's clock is wrong, which the log was told.
+    is_shifted: Cell<bool>,
+}
+
+/// A moment by two clocks.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    /// This machine's, in ns since 1970.
+    unix_ns: u64,
+    /// The guest's monotonic one, in ns.
+    guest_ns: u64,
+}
+
+impl Moment {
+    /// Of a status that was answered just now.
+    fn of(status: &RecordingStatus) -> Moment {
+        Moment { unix_ns: now_unix_ns(), guest_ns: status.now_ns }
+    }
+
+    /// When the guest's clock showed this, by this machine's clock.
+    fn unix_ns(self, guest_ns: u64) -> u64 {
+        self.unix_ns.saturating_add(guest_ns).saturating_sub(self.guest_ns)
+    }
 }
 
 impl Gatherer<'_> {
@@ -152,22 +177,22 @@ impl Gatherer<'_> {
         let mut session = self.member.session(self.member.gone.clone(), RECONNECT)?;
         let recording = self.lease(&mut session, &guest)?;
         let mut reader = EpochReader::new(&session, recording);
+        let mut began: Option<Instant> = None;
         loop {
-            let began = Instant::now();
-            self.fetch(&mut session, &mut reader, &guest)?;
-            self.has_answered = true;
-            loop {
-                let recorder = session.check(&mut ())?;
-                let Some(status) = recorder.by_id(recording) else {
-                    return Err(RecordError::Gone { recording }.into());
-                };
-                let left = self.due(status).saturating_sub(began.elapsed());
-                if left.is_zero() {
-                    break;
+            let recorder = session.check(&mut ())?;
+            let Some(status) = recorder.by_id(recording) else {
+                return Err(RecordError::Gone { recording }.into());
+            };
+            let now = Moment::of(status);
+            let left = began.map(|began| self.due(status).saturating_sub(began.elapsed()));
+            match left.filter(|left| !left.is_zero()) {
+                None => {
+                    began = Some(Instant::now());
+                    self.fetch(&mut session, &mut reader, &guest, now)?;
+                    self.has_answered = true;
                 }
-                if !self.member.wait(left.min(self.every / LOOKS)) {
-                    return Ok(());
-                }
+                Some(left) if self.member.wait(left.min(self.every / LOOKS)) => {}
+                Some(_) => return Ok(()),
             }
         }
     }
@@ -193,9 +218,10 @@ impl Gatherer<'_> {
                 return Ok(recording);
             }
             // The rest of what another configuration wanted.
+            let now = Moment::of(found);
             let mut reader = EpochReader::new(session, recording);
             reader.end(session)?;
-            match self.fetch(session, &mut reader, guest) {
+            match self.fetch(session, &mut reader, guest, now) {
                 Err(GatherError::Record(RecordError::Gone { .. })) => {}
                 other => other?,
             }
@@ -229,12 +255,13 @@ impl Gatherer<'_> {
         Ok(session.start(&settings)?.recording)
     }
 
-    /// Fetches all epochs up to now.
+    /// Fetches all epochs up to `now`, or a little later.
     fn fetch(
         &self,
         session: &mut Session,
         reader: &mut EpochReader,
         guest: &GuestSpool,
+        now: Moment,
     ) -> Result<(), GatherError> {
         loop {
             let (epochs, is_all) = match reader.pending(session) {
@@ -251,7 +278,7 @@ impl Gatherer<'_> {
             let is_empty = epochs.is_empty();
             for epoch in epochs {
                 if !guest.has(session.agent().instance, epoch) {
-                    self.fetch_one(session, reader, guest, epoch)?;
+                    self.fetch_one(session, reader, guest, epoch, now)?;
                 }
                 reader.acknowledge(session, epoch)?;
             }
@@ -268,6 +295,7 @@ impl Gatherer<'_> {
         reader: &mut EpochReader,
         guest: &GuestSpool,
         epoch: u64,
+        now: Moment,
     ) -> Result<(), GatherError> {
         let path = guest.incoming();
         reader.fetch(session, epoch, &path)?;
@@ -278,31 +306,36 @@ impl Gatherer<'_> {
             return Ok(());
         }
         let (told, counters) = (profile.recording(), profile.counters());
-        let span = span(told.started_unix_ns, told.elapsed_ns, guest.last_unix_ns(), now_unix_ns());
+        let span = span(told.started_unix_ns, told.elapsed_ns, now.unix_ns(ended_ns));
+        self.tell_shift(told.started_unix_ns, span.from_unix_ns);
         drop(profile);
         drop(place);
         Ok(self.spool.add(guest, id, span, &counters)?)
     }
+
+    /// Tells once that the guest's clock is not believed.
+    fn tell_shift(&self, guest_unix_ns: Option<u64>, unix_ns: u64) {
+        let shift_ns = guest_unix_ns.map_or(0, |told| told.abs_diff(unix_ns));
+        let is_new = !self.is_shifted.replace(shift_ns != 0);
+        if is_new && shift_ns != 0 {
+            let direction = if guest_unix_ns < Some(unix_ns) { "behind" } else { "ahead of" };
+            log(&format!(
+                "warning: {}: its clock is {} {direction} this machine's: its profiles are shifted",
+                self.member.guest.name,
+                units::duration(shift_ns)
+            ));
+        }
+    }
 }
 
-/// The time of an epoch that was fetched now, from when the guest says that it began. A guest that
-/// does not know the date, or whose clock went back behind the end of its last epoch or is ahead of
-/// this machine's, has sent what ended just now: lost time would not be told otherwise, and engines
-/// would refuse the profile.
-fn span(
-    started_unix_ns: Option<u64>,
-    elapsed_ns: u64,
-    last_unix_ns: u64,
-    now_unix_ns: u64,
-) -> Span {
-    let ended = |from: &u64| from.saturating_add(elapsed_ns);
-    let is_possible = |from: &u64| {
-        from.saturating_add(CLOCKS_APART_NS) >= last_unix_ns
-            && ended(from) <= now_unix_ns.saturating_add(CLOCKS_APART_NS)
-    };
-    let from_unix_ns =
-        started_unix_ns.filter(is_possible).unwrap_or(now_unix_ns.saturating_sub(elapsed_ns));
-    Span { from_unix_ns, to_unix_ns: ended(&from_unix_ns) }
+/// The time of an epoch that ended at `ended_unix_ns` by this machine's clock, from when the guest
+/// says that it began. If the guest's clock is [too far](CLOCKS_APART_NS) from this machine's,
+/// which engines go by, it does not count.
+fn span(started_unix_ns: Option<u64>, elapsed_ns: u64, ended_unix_ns: u64) -> Span {
+    let began_unix_ns = ended_unix_ns.saturating_sub(elapsed_ns);
+    let is_close = |told: &u64| told.abs_diff(began_unix_ns) <= CLOCKS_APART_NS;
+    let from_unix_ns = started_unix_ns.filter(is_close).unwrap_or(began_unix_ns);
+    Span { from_unix_ns, to_unix_ns: from_unix_ns.saturating_add(elapsed_ns) }
 }
 
 fn now_unix_ns() -> u64 {
@@ -351,20 +384,25 @@ mod tests {
     #[test]
     fn a_clock_that_is_wrong_is_not_believed() {
         const S: u64 = 1_000_000_000;
-        let (last, now) = (1_700_000_000 * S, 1_700_000_100 * S);
+        // An epoch of 15 s that ended 100 s ago, and has waited since.
+        let now = Moment { unix_ns: 1_700_000_000 * S, guest_ns: 500 * S };
+        let began = now.unix_ns - 115 * S;
         let from = |started| {
-            let Span { from_unix_ns, to_unix_ns } = span(started, 15 * S, last, now);
+            let Span { from_unix_ns, to_unix_ns } = span(started, 15 * S, now.unix_ns(400 * S));
             assert_eq!(to_unix_ns, from_unix_ns + 15 * S);
             from_unix_ns
         };
-        // What waited, what ended now, and clocks that are a little apart.
-        for right in [last, now - 15 * S, now, last - 2 * S] {
+        for right in [began, began - 30 * S, began + 30 * S] {
             assert_eq!(from(Some(right)), right);
         }
-        for wrong in [None, Some(7), Some(now + 3600 * S), Some(u64::MAX)] {
-            assert_eq!(from(wrong), now - 15 * S);
+        // Slow from its start, or fast.
+        for wrong in [None, Some(7), Some(1_000_000_000 * S), Some(began + 31 * S), Some(u64::MAX)]
+        {
+            assert_eq!(from(wrong), began);
         }
-        assert_eq!(span(Some(7), u64::MAX, 0, now).to_unix_ns, u64::MAX);
+        // One that ended after the guest was asked.
+        assert_eq!(now.unix_ns(501 * S), now.unix_ns + S);
+        assert_eq!(span(Some(7), u64::MAX, now.unix_ns(u64::MAX)).to_unix_ns, u64::MAX);
     }
 
     #[test]

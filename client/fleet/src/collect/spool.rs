@@ -23,7 +23,6 @@ use thiserror::Error;
 use unikprof_client::connection::{new_client_id, set_client_id};
 use unikprof_client::output::{AtomicFile, OutputError, folder_of, remove_partial, sync_folder};
 use unikprof_client::profile::Counters;
-use unikprof_client::recording::{Reading, Recording};
 
 use super::super::config::{Guest, How};
 use super::super::file_name;
@@ -276,7 +275,7 @@ impl Spool {
         let parcel = Parcel {
             number: state.saved.books.last_number.saturating_add(1),
             id,
-            ticks: counters.ticks,
+            outcomes: counters.into(),
             span,
         };
         let (from, path) = (guest.incoming(), guest.path(&parcel));
@@ -288,7 +287,7 @@ impl Spool {
             let _ = fs::remove_file(&path);
             return Err(failed(source));
         }
-        state.saved.books.fetched(&parcel, counters);
+        state.saved.books.fetched(&parcel);
         state.waiting.push_back((parcel, bytes));
         state.is_dirty = true;
         drop(state);
@@ -372,14 +371,8 @@ impl Spool {
     /// Books what lies in a guest's folder.
     fn adopt(&self, folder: PathBuf, mut saved: Saved) -> Result<GuestSpool, SpoolError> {
         let found = parcels(&folder).map_err(SpoolError::at(&folder))?;
-        let known = saved.books.last_number;
-        let new = found.iter().filter(|(parcel, _)| parcel.number > known);
-        for (parcel, _) in new {
-            let recording = Recording::open(&folder.join(name(parcel)), Reading::Strict);
-            let counters = recording.map(|it| it.profile.counters()).unwrap_or_default();
-            saved.books.fetched(parcel, &counters);
-        }
         let waiting: Vec<Parcel> = found.iter().map(|(parcel, _)| *parcel).collect();
+        saved.books.catch_up(&waiting);
         saved.books.become_for(&self.targets, &waiting);
         let bytes: u64 = found.iter().map(|(_, bytes)| bytes).sum();
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -416,11 +409,6 @@ impl GuestSpool {
     /// The guest as the fleet last described it.
     pub(super) fn guest(&self) -> Option<Guest> {
         self.lock().saved.guest()
-    }
-
-    /// The end of what was fetched last, in ns since 1970; 0 if nothing was.
-    pub(super) fn last_unix_ns(&self) -> u64 {
-        self.lock().saved.books.last_unix_ns
     }
 
     pub(super) fn has(&self, instance: u64, epoch: u64) -> bool {
@@ -472,7 +460,7 @@ impl GuestSpool {
             saved.books.settle(target, &parcel, fate)
         };
         let dropped = targets.iter().filter(|target| drop_at(target)).count();
-        parcel.ticks.saturating_mul(dropped as u64)
+        parcel.ticks().saturating_mul(dropped as u64)
     }
 
     fn path(&self, parcel: &Parcel) -> PathBuf {
@@ -554,28 +542,28 @@ fn parcels(folder: &Path) -> io::Result<Vec<(Parcel, u64)>> {
 const EXTENSION: &str = ".unikprof";
 
 fn name(parcel: &Parcel) -> String {
-    let Parcel { number, id, ticks, span } = parcel;
+    let Parcel { number, id, outcomes, span } = parcel;
+    let outcomes = outcomes.all().map(|count| count.to_string()).join("-");
     format!(
-        "{number:010}-{:016x}-{:016x}-{}-{ticks}-{}-{}{EXTENSION}",
+        "{number:010}-{:016x}-{:016x}-{}-{}-{}-{outcomes}{EXTENSION}",
         id.instance, id.epoch, id.ended_ns, span.from_unix_ns, span.to_unix_ns
     )
 }
 
 fn parse(name: &str) -> Option<Parcel> {
-    let mut parts = name.strip_suffix(EXTENSION)?.split('-');
-    let decimal = |part: Option<&str>| part?.parse().ok();
-    let hex = |part: Option<&str>| u64::from_str_radix(part?, 16).ok();
-    let parcel = Parcel {
-        number: decimal(parts.next())?,
-        id: EpochId {
-            instance: hex(parts.next())?,
-            epoch: hex(parts.next())?,
-            ended_ns: decimal(parts.next())?,
-        },
-        ticks: decimal(parts.next())?,
-        span: Span { from_unix_ns: decimal(parts.next())?, to_unix_ns: decimal(parts.next())? },
+    let parts: Vec<&str> = name.strip_suffix(EXTENSION)?.split('-').collect();
+    let [number, instance, epoch, numbers @ ..] = &parts[..] else { return None };
+    let hex = |part: &str| u64::from_str_radix(part, 16).ok();
+    let numbers: Option<Vec<u64>> = numbers.iter().map(|part| part.parse().ok()).collect();
+    let [ended_ns, from_unix_ns, to_unix_ns, ref outcomes @ ..] = numbers?[..] else {
+        return None;
     };
-    parts.next().is_none().then_some(parcel)
+    Some(Parcel {
+        number: number.parse().ok()?,
+        id: EpochId { instance: hex(instance)?, epoch: hex(epoch)?, ended_ns },
+        outcomes: <[u64; 6]>::try_from(outcomes).ok()?.into(),
+        span: Span { from_unix_ns, to_unix_ns },
+    })
 }
 
 #[cfg(test)]
@@ -616,7 +604,7 @@ mod tests {
         let (parcel, path) = guest.next(target)?;
         assert_eq!(fs::metadata(path).unwrap().len(), SIZE);
         guest.settle(target, &parcel, Fate::Accepted);
-        Some(parcel.ticks)
+        Some(parcel.ticks())
     }
 
     /// As `kill -9` does: nothing is written any more, and the lock ends with the process.
@@ -688,7 +676,7 @@ mod tests {
         for path in [web.incoming(), web.folder.join(BOOKS)] {
             forget(AtomicFile::create_private(&path).unwrap());
         }
-        assert!(audited(folder.path()).contains("303 ticks"));
+        assert!(audited(folder.path()).contains("303 ticks: 303 recorded"));
         kill(spool);
 
         let spool = open(folder.path(), 10);
@@ -953,7 +941,7 @@ mod tests {
         let odd = spool.guest(&guest("../odd")).unwrap();
         add(&spool, &odd, 1..=1);
         assert!(odd.incoming().starts_with(folder.path()));
-        for name in ["mine.unikprof", "1-2-3.unikprof", "0-0-0-0-0-0-0.unikprof"] {
+        for name in ["mine.unikprof", "1-2-3.unikprof", "0-0-0-0-0-0-0-0-0-0-0-0.unikprof"] {
             fs::write(odd.folder.join(name), "mine").unwrap();
         }
         fs::create_dir(folder.path().join("mine")).unwrap();

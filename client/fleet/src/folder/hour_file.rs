@@ -83,7 +83,7 @@ pub(super) struct Parcel {
 
 impl Parcel {
     /// Reads a recording file of one epoch, all of which is checked as `report` does.
-    pub(super) fn read(path: &Path) -> Result<Parcel, FolderError> {
+    pub(super) fn read(path: &Path, ended_unix_ns: u64) -> Result<Parcel, FolderError> {
         let bytes = fs::read(path).map_err(|e| FolderError::io(path, e))?;
         let recording = Recording::read(&bytes[..], path, Reading::Strict)?;
         let not_one = |found: String| FolderError::NotOneEpoch { path: path.to_owned(), found };
@@ -108,7 +108,7 @@ impl Parcel {
         Ok(Parcel {
             identity,
             epoch: *epoch,
-            ended_unix_ns: scan.ended_unix_ns.unwrap_or(scan.created_unix_ns),
+            ended_unix_ns,
             head: scan.head,
             segment_nodes: scan.segment_nodes,
             nodes,
@@ -360,12 +360,9 @@ impl HourFile {
 struct Scan {
     /// The preamble, and the frames up to the last mapping.
     head: Vec<u8>,
-    created_unix_ns: u64,
     segment_nodes: u32,
     /// Of the last epoch.
     identity: Option<Identity>,
-    /// When the last epoch ended, if it tells its date.
-    ended_unix_ns: Option<u64>,
     nodes: KnownNodes,
     epochs: BTreeSet<u64>,
     /// Where the last whole epoch ends; 0 before the first.
@@ -431,8 +428,7 @@ impl Scan {
         frames: &mut FrameReader<R>,
         common: &mut Sha256,
     ) -> Result<(), Damage> {
-        let header: FileHeader<'_> = self.head_frame(frames)?;
-        self.created_unix_ns = header.created_unix_ns;
+        let _: FileHeader<'_> = self.head_frame(frames)?;
         let welcome: Welcome<'_> = self.head_frame(frames)?;
         let guest = welcome.guest_id.unwrap_or_default();
         common.update(welcome.instance.to_le_bytes());
@@ -471,7 +467,6 @@ impl Scan {
         common.update(epoch.mode.to_le_bytes());
         let identity = common.finalize().into();
         self.identity = Some(identity);
-        self.ended_unix_ns = epoch.ended_wall_clock_ns;
         self.epochs.insert(epoch.epoch);
         let (expected, found) = (1, epoch.vcpus);
         if found == 0 {

@@ -26,10 +26,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// How long a request may take with its answer.
 const WHOLE: Duration = Duration::from_secs(30);
 
-/// The answers about the profile itself: `invalid_argument` of Connect and of gRPC's gateway is
-/// 400, and what stands before an engine answers the others to a message that is too large or not
-/// understood.
-pub(super) const FOR_GOOD: &[u16] = &[400, 413, 422];
+/// The codes that call a message itself wrong, as gRPC's gateway and as Connect write them.
+const REJECTIONS: [(u64, &str); 2] = [(3, "invalid_argument"), (11, "out_of_range")];
 
 /// The longest answer that is read, in bytes.
 const MAX_ANSWER: u64 = 64 << 10;
@@ -101,7 +99,7 @@ impl Http {
             Err(verdict) => verdict,
             Ok(answer) if answer.is_json_success() => Verdict::Accepted,
             Ok(answer) if answer.is_success() => self.strange(&answer, "a JSON object"),
-            Ok(answer) => self.failure(&answer, FOR_GOOD),
+            Ok(answer) => self.failure(&answer, answer.is_json_rejection()),
         }
     }
 
@@ -130,11 +128,10 @@ impl Http {
         })
     }
 
-    /// The verdict on what is no success: for good if the status is one of these, which the engine
-    /// uses for what is wrong with the profile itself.
-    pub(super) fn failure(&self, answer: &Answer, for_good: &[u16]) -> Verdict {
+    /// The verdict on what is no success: for good if the engine itself calls the message wrong.
+    pub(super) fn failure(&self, answer: &Answer, is_rejection: bool) -> Verdict {
         let text = format!("{} answered {}{}", self.url, answer.status, answer.text());
-        if for_good.contains(&answer.status) {
+        if is_rejection {
             return Verdict::never(text);
         }
         Verdict::Later { reason: text, after: answer.retry_after() }
@@ -162,6 +159,14 @@ impl Answer {
         self.is_success()
             && self.is_of("application/json")
             && (!self.is_whole || self.json().is_some_and(|it| it.is_object()))
+    }
+
+    /// Whether an engine that answers in JSON calls the message wrong.
+    fn is_json_rejection(&self) -> bool {
+        let json = self.json().filter(|_| self.is_of("application/json"));
+        let code = json.as_ref().and_then(|it| it.get("code"));
+        let is_it = |code: &Value| REJECTIONS.iter().any(|(n, name)| code == n || code == name);
+        code.is_some_and(is_it)
     }
 
     pub(super) fn is_of(&self, content_type: &str) -> bool {

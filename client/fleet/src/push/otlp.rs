@@ -7,16 +7,16 @@ use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfil
 use prost::Message;
 use unikprof_client::report::{Report, ReportOptions};
 
-use super::http::{Answer, FOR_GOOD, Http};
+use super::http::{Answer, Http};
 use super::{Delivery, Target, Verdict, service_name};
 
 pub(super) const PATH: &str = "/v1development/profiles";
 
 const PROTOBUF: &str = "application/x-protobuf";
 
-/// The receiver of the collector answers 500 to errors that it calls permanent, and 503 to the
-/// others.
-const INTERNAL: u16 = 500;
+/// The codes that call a message itself wrong: invalid argument, out of range, and internal, which
+/// a collector's receiver gives to errors that it calls permanent.
+const REJECTIONS: [i32; 3] = [3, 11, 13];
 
 #[derive(Debug)]
 pub(super) struct Otlp(pub(super) Http);
@@ -35,7 +35,10 @@ impl Target for Otlp {
         match self.0.post(PROTOBUF, &message) {
             Err(verdict) => verdict,
             Ok(answer) if answer.is_success() => self.success(&answer),
-            Ok(answer) => self.0.failure(&answer, &[FOR_GOOD, &[INTERNAL]].concat()),
+            Ok(answer) => {
+                let code = status(&answer).filter(|_| answer.is_whole).map(|it| it.code);
+                self.0.failure(&answer, code.is_some_and(|code| REJECTIONS.contains(&code)))
+            }
         }
     }
 }
@@ -74,15 +77,20 @@ fn attributes(delivery: &Delivery<'_>) -> Vec<(String, String)> {
     .collect()
 }
 
-/// `google.rpc.Status`, as far as it is told.
+/// `google.rpc.Status`, as far as it is used.
 #[derive(Clone, PartialEq, Message)]
 struct Status {
+    #[prost(int32, tag = "1")]
+    code: i32,
     #[prost(string, tag = "2")]
     message: String,
 }
 
+fn status(answer: &Answer) -> Option<Status> {
+    answer.is_of(PROTOBUF).then(|| Status::decode(&*answer.body).ok())?
+}
+
 /// What is wrong, as a collector says it.
 pub(super) fn message(answer: &Answer) -> Option<String> {
-    let status = answer.is_of(PROTOBUF).then(|| Status::decode(&*answer.body));
-    Some(status?.ok()?.message)
+    Some(status(answer)?.message)
 }

@@ -57,8 +57,8 @@ pub(super) fn serve(stream: TcpStream, shared: &Shared) -> io::Result<()> {
                 let text = "it was told to fail".to_owned();
                 stream.write_all(&engine.refusal(&Refusal { status, text }, &headers))?;
             }
-            Some(Failure::Page) => {
-                stream.write_all(&answer(200, "text/html", &[], b"<h1>Log in</h1>"))?;
+            Some(Failure::Page(status)) => {
+                stream.write_all(&answer(status, "text/html", &[], b"<h1>Log in</h1>"))?;
             }
             Some(Failure::Partial) if engine == Engine::Otlp => {
                 stream.write_all(&answer(200, otlp::PROTOBUF, &[], &otlp::partial()))?;

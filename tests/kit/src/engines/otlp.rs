@@ -122,8 +122,9 @@ pub(super) fn error(refusal: &Refusal) -> Vec<u8> {
     let code = match refusal.status {
         400 => 3,
         429 => 8,
+        500 => 13,
         503 => 14,
-        _ => 13,
+        _ => 2,
     };
     let message = refusal.text.clone();
     Status { code, message }.encode_to_vec()

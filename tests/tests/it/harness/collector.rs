@@ -106,13 +106,19 @@ impl Collector {
             .output()
     }
 
-    /// The guests of such an audit.
+    /// The guests of such an audit, each with ticks of as many outcomes.
     pub(crate) fn audit(&self) -> Vec<Value> {
         if !self.folder.join("spool").exists() {
             return Vec::new();
         }
         let audit: Value = serde_json::from_str(&self.told(&["--json"])).unwrap();
-        audit["guests"].as_array().unwrap().clone()
+        let guests = audit["guests"].as_array().unwrap().clone();
+        for guest in &guests {
+            let outcomes = guest["outcomes"].as_object().unwrap().values();
+            let sum: u64 = outcomes.filter_map(Value::as_u64).sum();
+            assert_eq!(sum, fetched(guest), "{guest:#}");
+        }
+        guests
     }
 
     /// Waits until there are so many guests and all of them are as `are`.
