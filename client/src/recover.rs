@@ -7,7 +7,7 @@
 
 mod assembly;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io::{self, ErrorKind, Read};
 
@@ -29,7 +29,7 @@ const CHUNK: usize = 64 << 10;
 #[derive(Debug, Default)]
 pub struct Search {
     /// In the order in which they were found.
-    dumps: Vec<Dump>,
+    dumps: VecDeque<Dump>,
     /// The number of bytes in these.
     held: usize,
     /// How many dumps were given up.
@@ -113,7 +113,7 @@ pub(crate) fn holder(source: impl Read) -> io::Result<Option<Holder>> {
         is_core.get_or_insert_with(|| is_core_file(chunk));
         !search.dumps.is_empty()
     })?;
-    Ok(match search.dumps.first() {
+    Ok(match search.dumps.front() {
         Some(dump) if dump.block.is_empty() => Some(Holder::Log),
         Some(_) => Some(Holder::Memory),
         None => is_core.filter(|is_core| *is_core).map(|_| Holder::Core),
@@ -212,6 +212,7 @@ impl Search {
             log.feed(&chunk[..read], self);
             memory.feed(&chunk[..read], self);
             if is_enough(self, &chunk[..read]) || read == 0 {
+                log.push(b'\n', self);
                 memory.end(self);
                 return Ok(());
             }
@@ -225,14 +226,15 @@ impl Search {
 
     fn dump(&mut self, identity: u32, length: usize) -> &mut Dump {
         self.held += length;
-        while self.dumps.len() > MOST_DUMPS || self.held > MOST_HELD && self.dumps.len() > 1 {
-            let oldest = self.dumps.remove(0);
+        while (self.dumps.len() > MOST_DUMPS || self.held > MOST_HELD && self.dumps.len() > 1)
+            && let Some(oldest) = self.dumps.pop_front()
+        {
             self.held -= oldest.lines.len() * BYTES + oldest.block.len();
             self.given_up += 1;
         }
         let known = self.dumps.iter().rposition(|dump| dump.identity == identity);
         let at = known.unwrap_or_else(|| {
-            self.dumps.push(Dump { identity, lines: BTreeMap::new(), block: Vec::new() });
+            self.dumps.push_back(Dump { identity, lines: BTreeMap::new(), block: Vec::new() });
             self.dumps.len() - 1
         });
         &mut self.dumps[at]
@@ -245,28 +247,8 @@ impl Search {
         }
     }
 
-    /// Takes memory that begins with a block's head; if the block is not whole, also the blocks
-    /// within it.
+    /// Takes memory that begins with a block's head.
     fn block(&mut self, memory: &[u8]) {
-        /// The maximum number of blocks within another.
-        const MOST: usize = 16;
-        if self.take_block(memory) {
-            return;
-        }
-        let mut from = 1;
-        for _ in 0..MOST {
-            let Some(at) = block_heads(&memory[from..]).next() else {
-                return;
-            };
-            from += at;
-            let length = block_length(&memory[from..]).min(memory.len() - from);
-            let is_whole = self.take_block(&memory[from..from + length]);
-            from += if is_whole { length } else { 1 };
-        }
-    }
-
-    /// Takes a block, and tells whether it is whole.
-    fn take_block(&mut self, memory: &[u8]) -> bool {
         let is_whole = BlockHead::file(memory).is_ok();
         let identity = memory.get(BlockHead::LENGTH - 4..).and_then(|rest| rest.first_chunk());
         let identity = identity.map_or(0, |identity| u32::from_le_bytes(*identity));
@@ -279,7 +261,6 @@ impl Search {
             dump.block = memory.to_vec();
             self.held -= before;
         }
-        is_whole
     }
 }
 
@@ -314,10 +295,14 @@ impl Dump {
             of: head.map(|head| head.length.saturating_add(BlockHead::LENGTH as u64)),
             is_log: from_lines,
         };
-        let file = assemble(&parts, &missing.to_string()).unwrap_or_default();
+        let reason = format!("{missing}; vCPUs may have records of different times");
+        let file = assemble(&parts, &reason).unwrap_or_default();
         Remains { file, missing: Some(missing), guest, unix_ns }
     }
 }
+
+/// What follows the mark if a guest writes no dump, before the reason.
+const REFUSAL: &[u8] = b" no crash dump: ";
 
 /// Finds the lines of dumps in a text, whatever is between their letters that is no text: ends of
 /// lines, where lines are wrapped, and zeros, where characters are of two bytes.
@@ -327,13 +312,18 @@ struct LogScanner {
     matched: usize,
     /// What follows the last mark.
     text: Option<Vec<u8>>,
+    /// The letters before the end of the last line, if a line of a dump may be wrapped there.
+    wrapped: Vec<u8>,
+    /// The line that follows: it may have a stamp before the other letters.
+    rest: Vec<u8>,
 }
 
 impl LogScanner {
     fn feed(&mut self, mut bytes: &[u8], search: &mut Search) {
         while let Some((&byte, rest)) = bytes.split_first() {
             bytes = rest;
-            if self.matched == 0 && self.text.is_none() && byte != MARK.as_bytes()[0] {
+            let is_idle = self.matched == 0 && self.text.is_none() && self.wrapped.is_empty();
+            if is_idle && byte != MARK.as_bytes()[0] {
                 let Some(at) = memchr(MARK.as_bytes()[0], bytes) else {
                     return;
                 };
@@ -345,18 +335,22 @@ impl LogScanner {
     }
 
     fn push(&mut self, byte: u8, search: &mut Search) {
-        const REFUSAL: &[u8] = b" no crash dump: ";
         const MOST: usize = 200;
-        if let Some(text) = &mut self.text
-            && text.starts_with(REFUSAL)
-            && (matches!(byte, b'\n' | b'\r' | b'"' | b'\\') || text.len() == MOST)
-        {
-            let reason = String::from_utf8_lossy(&text[REFUSAL.len()..]);
-            search.refusal = Some(reason.trim().to_owned());
-            self.text = None;
+        let is_long = self.text.as_ref().is_some_and(|text| text.len() == MOST);
+        if is_long || matches!(byte, b'\n' | b'\r' | b'"' | b'\\') {
+            self.end_refusal(search);
+        }
+        if matches!(byte, b'\n' | b'\r') {
+            self.end_line(search);
         }
         if byte < b' ' {
             return;
+        }
+        if !self.wrapped.is_empty() {
+            self.rest.push(byte);
+            if self.rest.len() > MOST {
+                self.forget_wrapped();
+            }
         }
         let mark = MARK.as_bytes();
         let is_next = mark[self.matched] == byte;
@@ -379,6 +373,39 @@ impl LogScanner {
             self.text = None;
         }
     }
+
+    fn end_line(&mut self, search: &mut Search) {
+        let begin = (self.wrapped.len() + self.rest.len()).checked_sub(LETTERS);
+        if let Some(letters) = begin.and_then(|begin| self.rest.get(begin..))
+            && let Some(piece) = Piece::decode(&[&self.wrapped[..], letters].concat())
+        {
+            search.line(&piece);
+        }
+        if !self.rest.is_empty() {
+            self.forget_wrapped();
+        }
+        if self.wrapped.is_empty()
+            && let Some(text) = &self.text
+        {
+            self.wrapped.clone_from(text);
+        }
+    }
+
+    fn forget_wrapped(&mut self) {
+        self.wrapped.clear();
+        self.rest.clear();
+    }
+
+    /// Takes the reason for which a guest wrote no dump, if that is what follows the last mark. In
+    /// memory, what follows a program's constant is no text.
+    fn end_refusal(&mut self, search: &mut Search) {
+        if let Some(text) = self.text.take_if(|text| text.starts_with(REFUSAL))
+            && let Ok(reason) = str::from_utf8(&text[REFUSAL.len()..])
+            && !reason.trim().is_empty()
+        {
+            search.refusal = Some(reason.trim().to_owned());
+        }
+    }
 }
 
 /// Finds blocks in memory.
@@ -388,28 +415,32 @@ struct MemoryScanner {
     held: Vec<u8>,
     /// The length of the current block.
     length: Option<usize>,
+    /// How much of `held` was searched for the head of another block.
+    searched: usize,
 }
 
 impl MemoryScanner {
+    /// A block ends where another begins: it was overwritten there, or is only a copy of a head.
     fn feed(&mut self, bytes: &[u8], search: &mut Search) {
         self.held.extend_from_slice(bytes);
+        let mut begin = 0;
         loop {
-            let Some(length) = self.length else {
-                let begun = self.held.len().saturating_sub(BlockHead::LENGTH - 1);
-                let head = block_heads(&self.held).next();
-                self.held.drain(..head.unwrap_or(begun));
-                if head.is_none() {
-                    return;
-                }
-                self.length = Some(block_length(&self.held));
-                continue;
-            };
-            if self.held.len() < length {
+            let rest = &self.held[begin..];
+            let head = block_heads(&rest[self.searched..]).next().map(|at| self.searched + at);
+            let end = head.into_iter().chain(self.length).min();
+            let Some(end) = end.filter(|end| *end <= rest.len()) else {
+                let searched = rest.len().saturating_sub(BlockHead::LENGTH - 1).max(self.searched);
+                let is_block = self.length.is_some();
+                self.held.drain(..begin + if is_block { 0 } else { searched });
+                self.searched = if is_block { searched } else { 0 };
                 return;
+            };
+            if self.length.is_some() {
+                search.block(&rest[..end]);
             }
-            let rest = self.held.split_off(length);
-            search.block(&self.held);
-            (self.held, self.length) = (rest, None);
+            self.length = (head == Some(end)).then(|| block_length(&rest[end..]));
+            self.searched = usize::from(self.length.is_some());
+            begin += end;
         }
     }
 
@@ -487,9 +518,16 @@ mod tests {
         assert!(altered[0].missing.is_some() && altered[0].file.is_empty());
         assert_eq!(altered[1].missing, None);
         // The longer one was cut: the other lies where the rest of it should.
-        let within = [&block(&file(9999, 4))[..200], &block(&second)].concat();
-        let within = find(&within);
-        assert_eq!((&within[1].file, within[1].missing), (&second, None));
+        let cut = &block(&file(600, 4))[..200];
+        let within = find(&[cut, &block(&first), &block(&second)].concat());
+        let missing = Missing { found: 200, of: Some(624), is_log: false };
+        assert_eq!(within[0].missing, Some(missing));
+        assert_eq!((&within[1].file, within[1].missing), (&first, None));
+        assert_eq!((&within[2].file, within[2].missing), (&second, None));
+        // A copy of the head, as on the stack of what wrote it.
+        let first = block(&first);
+        let copied = find(&[&first[..BlockHead::LENGTH], &[0; 99], &first].concat());
+        assert_eq!((copied.len(), copied[0].missing), (1, None));
     }
 
     /// The block and its lines lie in one dump of memory, where the console's buffer has the last of
@@ -571,5 +609,13 @@ mod tests {
         let mut search = Search::default();
         search.read(refused.as_bytes()).unwrap();
         assert_eq!(search.refusal.as_deref(), Some("the block is too small"));
+        // The end of a log, and the constants of a program.
+        let program = b"\r\nunikprof: no crash dump: \r\nunikprof: no crash dump: \0\x01\x89\x02\n";
+        let log = b"unikprof: no crash dump: too small";
+        for (bytes, expected) in [(&program[..], None), (log, Some("too small"))] {
+            let mut search = Search::default();
+            search.read(bytes).unwrap();
+            assert_eq!(search.refusal.as_deref(), expected);
+        }
     }
 }

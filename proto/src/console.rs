@@ -34,8 +34,9 @@ pub const BYTES: usize = 40;
 /// The number of letters after the mark.
 pub const LETTERS: usize = 68;
 
-/// The number of lines that are repeated at the end: with their newlines less than 16 KiB of text.
-pub const REPEATED: u32 = 200;
+/// The number of lines that are repeated at the end: with short stamps less than 16 KiB of text, the
+/// size of Xen's log by default.
+pub const REPEATED: u32 = 150;
 
 /// The maximum number of bytes that lines can carry.
 pub const MAX_BYTES: usize = BYTES << 20;

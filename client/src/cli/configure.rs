@@ -12,6 +12,7 @@ use unikprof_proto::image_settings::{CAPACITY, MAGIC, text, value};
 use zeroize::Zeroizing;
 
 use super::failure::Failure;
+use super::outputs::no_input_is_replaced;
 use super::print;
 use crate::key::Key;
 use crate::output::{AtomicFile, OutputError};
@@ -131,6 +132,8 @@ pub(super) fn run(arguments: &ConfigureArguments) -> Result<(), Failure> {
     bytes[block.clone()].fill(0);
     bytes[block][..settings.len()].copy_from_slice(settings.as_bytes());
     let output = arguments.output.as_ref().unwrap_or(path);
+    let keys = arguments.control.iter().chain(&arguments.view).chain(&arguments.trace);
+    no_input_is_replaced(keys, [output.as_path()])?;
     write(output, path, &bytes)?;
     print(format!("wrote        {}\n{}", output.display(), shown(&settings)))
 }

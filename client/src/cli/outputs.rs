@@ -306,8 +306,11 @@ pub(super) fn no_input_is_replaced<'p>(
     inputs: impl IntoIterator<Item = &'p PathBuf>,
     outputs: impl IntoIterator<Item = &'p Path>,
 ) -> Result<(), Failure> {
-    let inputs: Vec<PathBuf> =
-        inputs.into_iter().filter_map(|input| input.canonicalize().ok()).collect();
+    let found = |input: &PathBuf| match input == Path::new(STDOUT) {
+        true => Path::new("/dev/stdin").canonicalize(),
+        false => input.canonicalize(),
+    };
+    let inputs: Vec<PathBuf> = inputs.into_iter().filter_map(|input| found(input).ok()).collect();
     let is_input = |path: &&Path| path.canonicalize().is_ok_and(|path| inputs.contains(&path));
     match outputs.into_iter().find(is_input) {
         None => Ok(()),

@@ -18,6 +18,8 @@ const MAX_BODY: u32 = 1024;
 #[derive(Default)]
 struct Ring {
     head: Option<RingHead>,
+    /// The position after the newest record.
+    next: u64,
     /// How many records were given up while they were written.
     lost: u64,
     /// The position and the time of the oldest record.
@@ -77,6 +79,7 @@ pub(super) fn assemble(parts: &[Vec<u8>], reason: &str) -> Option<Vec<u8>> {
             RingRun::TYPE => {
                 let run: RingRun<'_> = frame::decode(&frame).ok()?;
                 let ring = rings.entry(run.vcpu).or_default();
+                ring.next = ring.next.max(run.first.saturating_add(run.count.into()));
                 let this = (run.first, run.base_ns);
                 ring.oldest = Some(ring.oldest.map_or(this, |oldest| oldest.min(this)));
                 ring.frames.extend_from_slice(bytes);
@@ -106,20 +109,25 @@ pub(super) fn assemble(parts: &[Vec<u8>], reason: &str) -> Option<Vec<u8>> {
     file.extend_from_slice(welcome);
     file.extend(mappings.into_iter().flatten());
     file.append(&mut others);
+    // A ring that goes back less far lacks what is missing; it does not hide the records of others.
+    let since_ns = rings.values().filter_map(|ring| ring.oldest).map(|(_, at_ns)| at_ns).min();
     for (vcpu, mut ring) in rings {
-        let head = ring.head.unwrap_or(RingHead {
+        let mut head = ring.head.unwrap_or(RingHead {
             vcpu,
             capacity: 0,
             oldest: 0,
-            next: u64::MAX,
+            next: 0,
             now_ns: guest.monotonic_ns,
             wall_clock_ns: guest.wall_clock_ns,
         });
+        // Other vCPUs may have gone on while the dump was written.
+        head.next = head.next.max(ring.next);
+        head.oldest = ring.oldest.map_or(head.oldest, |(first, _)| first.min(head.oldest));
         let end = RingEnd {
             vcpu,
             next: head.next,
             lost: ring.lost,
-            whole_since_ns: ring.oldest.map_or(head.now_ns, |(_, at_ns)| at_ns),
+            whole_since_ns: since_ns.unwrap_or(head.now_ns),
         };
         file.append(&mut encoded(&head).ok()?);
         file.append(&mut ring.frames);

@@ -100,6 +100,7 @@ fn traces_are_allowed_in_the_image() {
     let bytes = fs::read(folder.path("guest.elf")).unwrap();
     let expected = format!("trace={}\naddress=dhcp\n", tracer.to_text().trim());
     assert_eq!(text(&bytes[place.clone()]), Ok(&*expected));
+    folder.fails(&["--trace", "t.key", "-o", "t.key"], exit_code::USAGE, "is read");
     folder.must(&["--open", "--tracing"]);
     let bytes = fs::read(folder.path("guest.elf")).unwrap();
     assert_eq!(text(&bytes[place]), Ok("access=open\ntracing=yes\n"));

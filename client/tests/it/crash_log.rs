@@ -23,7 +23,7 @@ use unikprof_client::profile::{Frame, Profile, SpecialFrame};
 use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_client::recover::{Remains, Search};
 use unikprof_client::timeline::{What, Window};
-use unikprof_proto::console::Lines;
+use unikprof_proto::console::{Lines, REPEATED};
 use unikprof_proto::file::BlockHead;
 
 use crate::peer::program::{self, has};
@@ -38,9 +38,12 @@ const BEGINNING: usize = 16 << 10;
 /// Addresses, leaf first, and how often they were sampled; by vCPU.
 type Stacks = HashMap<(u32, Vec<u64>), u64>;
 
-/// A guest of two vCPUs that crashed on the second.
+/// A guest that crashed on its last vCPU.
 struct Crash {
+    vcpus: u32,
     block: Vec<u8>,
+    /// Of a guest whose last vCPU goes on meanwhile.
+    going_on: Vec<u8>,
     /// Of a block that is too small for all.
     small: Vec<u8>,
     all: Stacks,
@@ -48,14 +51,15 @@ struct Crash {
 
 impl Crash {
     fn new(seed: u64) -> Crash {
-        Crash::of(seed, true, 0)
+        Crash::of(seed, 2, true, 0)
     }
 
-    /// One that recorded or not, so many ns ago.
-    fn of(seed: u64, records: bool, ago_ns: u64) -> Crash {
-        let config = Config { vcpus: 2, guest_name: Some("web"), ..fake::CONFIG };
-        let mut memory = vec![MaybeUninit::uninit(); minimum_bytes(2, 1) + 500_000];
-        let mut ring = vec![MaybeUninit::uninit(); ring_bytes(2, RECORDS)];
+    /// One of so many vCPUs that recorded or not, so many ns ago.
+    fn of(seed: u64, vcpus: u32, records: bool, ago_ns: u64) -> Crash {
+        let config = Config { vcpus, guest_name: Some("web"), ..fake::CONFIG };
+        let bytes = minimum_bytes(vcpus as usize, 1) + 250_000 * vcpus as usize;
+        let mut memory = vec![MaybeUninit::uninit(); bytes];
+        let mut ring = vec![MaybeUninit::uninit(); ring_bytes(vcpus as usize, RECORDS)];
         let agent = Agent::new(TwoVcpus::new(MAX_DEPTH), config, &mut memory).unwrap();
         let agent = agent.with_ring(&mut ring);
         let name = agent.event_name("request").unwrap();
@@ -65,8 +69,8 @@ impl Crash {
         agent.platform().wall_clock_ns.fetch_sub(ago_ns, Ordering::Relaxed);
         let (platform, mut random) = (agent.platform(), Random::new(seed));
         let mut all = Stacks::new();
-        for number in 0..2 * TICKS {
-            let vcpu = number as u32 % 2;
+        for number in 0..TICKS * vcpus as usize {
+            let vcpu = number as u32 % vcpus;
             platform.switch_to(vcpu);
             platform.fake.advance(2 * PERIOD_NS);
             agent.mark(name, number as u64);
@@ -80,7 +84,13 @@ impl Crash {
         let used = agent.crash_dump_into(&mut small).unwrap();
         small.truncate(used);
         block.truncate(length);
-        Crash { block, small, all }
+        let mut file = Vec::new();
+        agent.crash_dump(&mut |bytes| {
+            file.extend_from_slice(bytes);
+            agent.mark(name, u64::from(vcpus) - 1);
+        });
+        let going_on = [&BlockHead::of(&file).encode()[..], &file].concat();
+        Crash { vcpus, block, going_on, small, all }
     }
 
     fn lines(&self) -> Vec<String> {
@@ -89,18 +99,19 @@ impl Crash {
 
     /// How many marks and samples a recording has of each vCPU; each must be one of this guest's,
     /// with its own stack.
-    fn told(&self, remains: &Remains) -> [usize; 4] {
+    fn told(&self, remains: &Remains) -> Vec<usize> {
         let read = Recording::read(&remains.file[..], Path::new("log"), Reading::Strict);
         let recording = read.unwrap();
         assert_eq!(recording.completeness == Completeness::Complete, remains.missing.is_none());
         assert_eq!(recording.agent.guest_name.as_deref(), Some("web"));
-        let mut told = [0; 4];
+        let mut told = vec![0; 2 * self.vcpus as usize];
         let Some(timeline) = &recording.timeline else {
             return told;
         };
         for event in timeline.events(Window::ALL) {
             if let What::Mark { value, .. } = event.what {
-                assert!(value < 2 * TICKS as u64 && value % 2 == u64::from(event.vcpu));
+                let vcpus = u64::from(self.vcpus);
+                assert!(value < TICKS as u64 * vcpus && value % vcpus == u64::from(event.vcpu));
                 told[event.vcpu as usize] += 1;
             }
         }
@@ -109,7 +120,7 @@ impl Crash {
         for ((vcpu, stack), count) in stacks(&profile) {
             let real = self.all.get(&(vcpu, stack));
             assert!(real.is_some_and(|real| count <= *real), "not the stack of a sample");
-            told[2 + vcpu as usize] += count as usize;
+            told[(self.vcpus + vcpu) as usize] += count as usize;
         }
         told
     }
@@ -152,11 +163,11 @@ fn a_dump_is_whole_in_a_log_of_any_kind() {
     let lines = crash.lines();
     let with = |end: &str| lines.iter().map(|line| format!("{line}{end}")).collect::<String>();
     let reversed: Vec<String> = lines.iter().rev().cloned().collect();
-    let wrapped = |columns: usize| {
+    let wrapped = |columns: usize, stamp: &str| {
         let lines = lines.iter().map(|line| {
             let parts: Vec<&str> =
                 line.as_bytes().chunks(columns).map(|part| str::from_utf8(part).unwrap()).collect();
-            parts.join("\n") + "\n"
+            parts.join(&format!("\n{stamp}")) + "\n"
         });
         lines.collect::<String>()
     };
@@ -177,8 +188,9 @@ fn a_dump_is_whole_in_a_log_of_any_kind() {
         ("twice", [with("\n"), with("\n")].concat().into_bytes()),
         ("JSON in one line", with("\\r\\n\"},{\"log\":\"").into_bytes()),
         ("returns alone", with("\r").into_bytes()),
-        ("wrapped at 80 columns", wrapped(80).into_bytes()),
-        ("wrapped in the mark", wrapped(16).into_bytes()),
+        ("wrapped at 80 columns", wrapped(80, "").into_bytes()),
+        ("wrapped at 80 columns before the stamps", wrapped(80, "(d7) [2.5] ").into_bytes()),
+        ("wrapped in the mark", wrapped(16, "").into_bytes()),
         ("UTF-16", utf_16(u16::to_le_bytes)),
         ("UTF-16, the other order", utf_16(u16::to_be_bytes)),
         ("gzip", gzip(&with("\n"))),
@@ -205,7 +217,7 @@ fn a_dump_is_whole_in_a_log_of_any_kind() {
 fn what_is_missing_costs_what_it_held() {
     let crash = Crash::new(3);
     let lines = crash.lines();
-    let count = lines.len() - 200;
+    let count = lines.len() - REPEATED as usize;
     for lost in (20..count).step_by(count / 40) {
         let log: Vec<&str> =
             lines.iter().filter(|line| **line != lines[lost]).map(String::as_str).collect();
@@ -215,6 +227,9 @@ fn what_is_missing_costs_what_it_held() {
         let told = crash.told(&found[0]);
         assert!(told.iter().all(|told| *told >= TICKS - 64), "{lost} of {count}: {told:?}");
     }
+    let going_on: Vec<String> = Lines::of(&crash.going_on).map(|line| line.to_string()).collect();
+    let found = find(going_on[..going_on.len() - REPEATED as usize - 50].join("\n").as_bytes());
+    assert!(crash.told(&found[0])[1] > TICKS - 64);
 }
 
 /// Guards against a part taken for nothing: a console loses the end of a dump, and a buffer its
@@ -222,15 +237,28 @@ fn what_is_missing_costs_what_it_held() {
 #[test]
 fn either_end_tells_the_last_moments() {
     let crash = Crash::new(3);
-    let text: String =
-        crash.lines().iter().map(|line| line["(d7) [12.5] ".len()..].to_owned() + "\r\n").collect();
-    let mut before = [[0; 4]; 2];
+    let text = crash.lines().join("\r\n");
+    let mut before = [vec![0; 4], vec![0; 4]];
     for length in (BEGINNING..text.len()).step_by(text.len() / 20) {
         for (end, log) in [&text[..length], &text[text.len() - length..]].into_iter().enumerate() {
             let found = find(log.as_bytes());
             let told = crash.told(&found[0]);
-            assert!(told.iter().zip(before[end]).all(|(now, before)| *now >= before.max(1)));
+            let mut both = told.iter().zip(&before[end]);
+            assert!(both.all(|(now, before)| now >= before.max(&1)));
             before[end] = told;
+        }
+    }
+    let gzip = gzip(&text);
+    let told = crash.told(&find(&gzip[..gzip.len() / 2])[0]);
+    assert!(told.iter().all(|told| *told > 0), "{told:?}");
+    // With more vCPUs, and with events alone.
+    for (vcpus, records) in [(8, true), (10, false)] {
+        let crash = Crash::of(3, vcpus, records, 0);
+        let text = crash.lines().join("\r\n");
+        for log in [&text[..BEGINNING], &text[text.len() - BEGINNING..]] {
+            let mut told = crash.told(&find(log.as_bytes())[0]);
+            told.truncate(if records { usize::MAX } else { vcpus as usize });
+            assert!(told.iter().all(|told| *told > 0), "{vcpus} vCPUs: {told:?}");
         }
     }
 }
@@ -242,7 +270,7 @@ fn of_several_crashes_the_newest_by_its_own_time_is_taken() {
     const DAY_NS: u64 = 86_400_000_000_000;
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    let (newer, older) = (Crash::new(3), Crash::of(4, true, DAY_NS));
+    let (newer, older) = (Crash::new(3), Crash::of(4, 2, true, DAY_NS));
     let write =
         |log: [&[String]; 2]| fs::write(directory.join("log"), log.concat().join("\n")).unwrap();
     let (lines, others) = (newer.lines(), older.lines());
@@ -253,7 +281,7 @@ fn of_several_crashes_the_newest_by_its_own_time_is_taken() {
     assert_eq!(written(), newer.block[BlockHead::LENGTH..]);
     write([&others, &lines[..lines.len() / 2]]);
     let (told, _) = program::run(exit_code::INCOMPLETE.into(), &["recover", "log"], directory);
-    has(&told, &["> 2  2027-01-15T08:00:00Z  web", "incomplete, 7"]);
+    has(&told, &["> 2  2027-01-15T08:00:00Z  web", "incomplete, 6"]);
     let older_one = ["recover", "log", "--crash", "1"];
     program::run(exit_code::SUCCESS.into(), &older_one, directory);
     assert_eq!(written(), older.block[BlockHead::LENGTH..]);
@@ -265,7 +293,7 @@ fn of_several_crashes_the_newest_by_its_own_time_is_taken() {
 fn the_next_command_shows_what_is_in_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    let (crash, events) = (Crash::new(3), Crash::of(3, false, 0));
+    let (crash, events) = (Crash::new(3), Crash::of(3, 2, false, 0));
     let (lines, of_events) = (crash.lines(), events.lines());
     let small: Vec<String> = Lines::of(&crash.small).map(|line| line.to_string()).collect();
     for (name, log, code, said) in [

@@ -123,6 +123,9 @@ fn an_output_that_is_an_input_is_refused() {
     let log = log([&[1; 500], &[2; 500]]);
     fs::write(directory.join("e.log"), &log).unwrap();
     expect(exit_code::USAGE, directory, &["e.log", "-o", "./e.log"]);
+    let mut piped = program::command(&["recover", "-", "-o", "e.log"], directory);
+    let piped = piped.stdin(File::open(directory.join("e.log")).unwrap()).output().unwrap();
+    assert_eq!(piped.status.code(), Some(exit_code::USAGE.into()));
     assert_eq!(fs::read_to_string(directory.join("e.log")).unwrap(), log);
 }
 

@@ -28,7 +28,8 @@ const BLOCKS: u32 = 4096;
 /// How much of a ring is written.
 #[derive(Clone, Copy)]
 pub(super) enum Extent {
-    /// Its newest parts, at least up to one with a stack and this many bytes.
+    /// Its newest parts: at least up to this many bytes, then up to one with a stack or twice as
+    /// many bytes.
     Newest(usize),
     All,
 }
@@ -74,7 +75,9 @@ impl AnyAgent<'_, '_> {
         let (begin, mut has_stack) = (output.length, false);
         let is_enough = |has_stack, length: usize| match extent {
             Extent::All => false,
-            Extent::Newest(bytes) => has_stack && length.saturating_sub(begin) >= bytes,
+            Extent::Newest(bytes) => {
+                length.saturating_sub(begin) >= if has_stack { bytes } else { 2 * bytes }
+            }
         };
         while end > oldest && !is_enough(has_stack, output.length) {
             let least = end.saturating_sub(most).max(oldest);
