@@ -147,6 +147,7 @@ impl Observer for ProgressLine {
                 self.say(&format!("{error}; reconnecting"));
                 self.bar.set_message("reconnecting");
             }
+            Event::Waiting(error) => self.say(&format!("{error}; waiting")),
             Event::Reconnected => self.say("reconnected"),
         }
     }

@@ -48,6 +48,7 @@ use unikprof_proto::message::TraceState;
 pub use collect::Request;
 use collect::{Collector, collect};
 pub use discard::discard;
+pub(crate) use discard::discard_at_the_end;
 pub use epochs::EpochReader;
 pub use error::RecordError;
 pub use events::EventReader;
@@ -136,6 +137,8 @@ pub enum Event<'a> {
     },
     /// The connection broke; the client reconnects.
     ConnectionLost(&'a ConnectionError),
+    /// The agent refuses something for now; it is tried again.
+    Waiting(&'a RecordError),
     /// The connection is back.
     Reconnected,
 }

@@ -99,6 +99,9 @@ pub mod refusal {
     pub const NO_TRACE: u32 = 30;
     /// Another client has begun to send a caller table: send this one again.
     pub const OTHER_UPLOAD: u32 = 31;
+    /// The client that holds the lease on the recording is not connected, and the lease ends soon
+    /// unless it comes back; the text names it.
+    pub const HOLDER_GONE: u32 = 32;
 }
 
 /// What is sampled: [`Start::mode`](crate::message::Start::mode).

@@ -389,13 +389,12 @@ impl Conversation {
         })?;
         match &outcome.unacknowledged {
             None => {}
-            Some((_, RecordError::Leased { text })) => tell!(
+            Some((_, RecordError::Leased { text, .. })) => tell!(
                 "warning: these samples will be in another client's file too: {}",
                 Printable(text)
             ),
             Some((epoch, _)) => tell!(
-                "warning: the connection was lost before the guest learned that the recording is \
-                 saved; the guest \
+                "warning: the guest may not have learned that the recording is saved: if so, it \
                  keeps epoch {epoch} until `stop --discard --name {}`",
                 describe::word(recording)
             ),

@@ -35,6 +35,10 @@ pub struct AtomicFile {
     temporary: Option<TempPath>,
     /// Its length when it was last published.
     published: u64,
+    /// The file that had its name when it was begun, which it may replace.
+    found: Option<Identity>,
+    /// Whether it may replace a file that has its name.
+    replaces: bool,
     is_device: bool,
 }
 
@@ -81,7 +85,7 @@ impl AtomicFile {
     fn begin(path: &Path, access: Access) -> Result<AtomicFile, OutputError> {
         let failed = OutputError::at(path);
         let target = target_of(path);
-        match fs::metadata(&target) {
+        let found = match fs::metadata(&target) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             Ok(found) if found.is_dir() => {
                 return Err(failed(io::Error::new(
@@ -96,17 +100,21 @@ impl AtomicFile {
                     path: path.into(),
                     temporary: None,
                     published: 0,
+                    found: None,
+                    replaces: true,
                     is_device: true,
                 });
             }
-            _ => {}
-        }
+            other => other.map(identity).ok(),
+        };
         let (file, temporary) = create_beside(&target, ".", PARTIAL, access).map_err(failed)?;
         Ok(AtomicFile {
             file,
             path: target,
             temporary: Some(temporary),
             published: 0,
+            found,
+            replaces: true,
             is_device: false,
         })
     }
@@ -138,7 +146,17 @@ impl AtomicFile {
         self.file.sync_all().map_err(|e| self.failed(e))?;
         self.published = self.file.metadata().map_err(|e| self.failed(e))?.len();
         if let Some(temporary) = self.temporary.take() {
-            if let Err(error) = temporary.persist(&self.path) {
+            let named = match self.replaces {
+                true => temporary.persist(&self.path),
+                false => temporary.persist_noclobber(&self.path).or_else(|error| {
+                    match error.error.kind() {
+                        io::ErrorKind::AlreadyExists => Err(error),
+                        // A file system without such an operation.
+                        _ => error.path.persist(&self.path),
+                    }
+                }),
+            };
+            if let Err(error) = named {
                 self.temporary = Some(error.path);
                 return Err(self.failed(error.error));
             }
@@ -156,24 +174,32 @@ impl AtomicFile {
     /// Whether the name it has now is no longer this file's: it was removed, another file took its
     /// place, or the folder is gone. Known on Unix only.
     fn is_lost(&self) -> bool {
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::MetadataExt as _;
-            let path = self.temporary.as_deref().unwrap_or(&self.path);
-            let identity = |found: fs::Metadata| (found.dev(), found.ino());
-            let (named, own) = (fs::metadata(path), self.file.metadata());
-            !self.is_device && named.map(identity).ok() != own.map(identity).ok()
-        }
-        #[cfg(not(unix))]
-        false
+        let path = self.temporary.as_deref().unwrap_or(&self.path);
+        let (named, own) = (fs::metadata(path), self.file.metadata());
+        !self.is_device && named.map(identity).ok() != own.map(identity).ok()
     }
 
-    /// Gives the file a new name beside the old one, or in the folder for temporary files, if it
-    /// has [lost](Self::is_lost) its own: only its owner can read it there. Returns why.
-    pub(crate) fn move_if_lost(&mut self) -> Result<Option<OutputError>, OutputError> {
-        if !self.is_lost() {
-            return Ok(None);
+    /// Publishes the file without replacing one that came since this was begun. If the file has
+    /// [lost](Self::is_lost) its name, or such a one has it, it gets a new one beside that, or in
+    /// the folder for temporary files, where only its owner can read it. Returns why.
+    pub(crate) fn publish_here_or_beside(&mut self) -> Result<Option<OutputError>, OutputError> {
+        loop {
+            let other = fs::symlink_metadata(&self.path).ok().map(identity);
+            self.replaces = other.is_some();
+            let has_other = self.temporary.is_some() && other.is_some() && other != self.found;
+            let moved = match self.is_lost() || has_other {
+                true => Some(self.move_beside()?),
+                false => None,
+            };
+            match self.publish() {
+                // It came this moment.
+                Err(error) if error.source.kind() == io::ErrorKind::AlreadyExists => {}
+                published => return published.map(|()| moved),
+            }
         }
+    }
+
+    fn move_beside(&mut self) -> Result<OutputError, OutputError> {
         let name = self.path.file_name().unwrap_or_default();
         let elsewhere = std::env::temp_dir().join(name);
         let create = |path| create_beside(path, "", ".unikprof", Access::Owner);
@@ -185,7 +211,7 @@ impl AtomicFile {
         sync_folder(folder_of(&path)).map_err(|e| self.failed(e))?;
         let lost = self.failed(io::Error::other("it was removed or replaced meanwhile"));
         (self.file, self.path, self.temporary) = (file, path, None);
-        Ok(Some(lost))
+        Ok(lost)
     }
 
     /// Takes back what was written since the file was last published.
@@ -232,6 +258,23 @@ impl Write for AtomicFile {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
+    }
+}
+
+/// Which file it is, by its device and inode; known on Unix only.
+type Identity = (u64, u64);
+
+#[cfg_attr(not(unix), expect(clippy::needless_pass_by_value, reason = "as on Unix"))]
+fn identity(found: fs::Metadata) -> Identity {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        (found.dev(), found.ino())
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = found;
+        (0, 0)
     }
 }
 
@@ -389,6 +432,38 @@ mod tests {
             file.publish().unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
+    }
+
+    /// Two programs fetch into files of one name.
+    #[test]
+    fn what_must_not_be_replaced_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("f");
+        let [mut first, mut second] = [(); 2].map(|()| AtomicFile::create(&path).unwrap());
+        second.write_all(b"second").unwrap();
+        first.write_all(b"fir").unwrap();
+        assert!(first.publish_here_or_beside().unwrap().is_none());
+        assert!(second.publish_here_or_beside().unwrap().is_some());
+        first.write_all(b"st").unwrap();
+        for file in [&mut first, &mut second] {
+            assert!(file.publish_here_or_beside().unwrap().is_none());
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "first");
+        assert_eq!(fs::read_to_string(second.path()).unwrap(), "second");
+        assert_eq!(names(directory.path()).len(), 2);
+    }
+
+    /// Another program's file comes between the look for one and the naming.
+    #[test]
+    fn what_comes_at_the_last_moment_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("f");
+        let mut file = AtomicFile::create(&path).unwrap();
+        file.replaces = false;
+        fs::write(&path, "another's").unwrap();
+        assert_eq!(file.publish().unwrap_err().source.kind(), io::ErrorKind::AlreadyExists);
+        assert!(file.publish_here_or_beside().unwrap().is_some());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "another's");
     }
 
     #[test]

@@ -226,10 +226,10 @@ impl<'a> Collector<'a> {
 
     /// Sees to it that what was written is on disk, under another name if the file has lost its own.
     fn publish(&mut self) -> Result<(), OutputError> {
-        if let Some(lost) = self.writer.move_if_lost()? {
+        if let Some(lost) = self.writer.publish_here_or_beside()? {
             self.displaced.get_or_insert(lost);
         }
-        self.writer.publish()
+        Ok(())
     }
 
     /// Does what a request says, up to the file's end.
@@ -282,7 +282,10 @@ impl<'a> Collector<'a> {
         ask: impl Fn(&mut Connection) -> Result<Pending, ConnectionError>,
     ) -> Result<bool, RecordError> {
         for _ in 0..MOST_ROUNDS {
-            let pending = self.session.persist(observer, |connection, _| Ok(ask(connection)?))?;
+            let gone = refusal::HOLDER_GONE;
+            let pending = self.session.wait_while(gone, observer, |session, observer| {
+                session.persist(observer, |connection, _| Ok(ask(connection)?))
+            })?;
             let epochs =
                 pending.first_epoch..pending.first_epoch.saturating_add(u64::from(pending.epochs));
             for epoch in epochs.clone() {

@@ -30,3 +30,15 @@ pub fn discard(
     }
     Err(RecordError::NothingToFetch)
 }
+
+/// [`discard`], which goes on for a moment if the user gives up: a terminal that is closed sends
+/// more than one signal.
+pub(crate) fn discard_at_the_end(session: &mut Session, recording: u64) -> Result<(), RecordError> {
+    match discard(session, recording, &mut ()) {
+        Err(error) if error.is_interrupt() => {
+            session.renew();
+            discard(session, recording, &mut ())
+        }
+        other => other,
+    }
+}

@@ -32,6 +32,8 @@ pub enum RecordError {
     Leased {
         /// The agent's text, which names the holder.
         text: String,
+        /// [`refusal::LEASED`] or [`refusal::HOLDER_GONE`].
+        code: u32,
     },
     /// The connection was lost and did not come back.
     #[error("{source}. Reconnecting failed for {}", std_duration(*after))]
@@ -226,7 +228,8 @@ impl RecordError {
     pub(super) fn is_refused(&self, refusal: u32) -> bool {
         matches!(
             self,
-            RecordError::Connection(ConnectionError::Refused { code, .. }) if *code == refusal
+            RecordError::Connection(ConnectionError::Refused { code, .. })
+                | RecordError::Leased { code, .. } if *code == refusal
         )
     }
 
@@ -263,9 +266,10 @@ impl RecordError {
 impl From<ConnectionError> for RecordError {
     fn from(error: ConnectionError) -> RecordError {
         match error {
-            ConnectionError::Refused { code, text } if code == refusal::LEASED => {
-                RecordError::Leased { text }
-            }
+            ConnectionError::Refused {
+                code: code @ (refusal::LEASED | refusal::HOLDER_GONE),
+                text,
+            } => RecordError::Leased { text, code },
             other => RecordError::Connection(other),
         }
     }

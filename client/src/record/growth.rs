@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use unikprof_proto::code::frame_code;
+use unikprof_proto::code::{frame_code, refusal};
 use unikprof_proto::frame::{self, Frame, Message as _};
 use unikprof_proto::message::Nodes;
 use unikprof_proto::nodes;
@@ -131,6 +131,8 @@ impl Growth {
         };
         match session.add_callers(&rows, observer) {
             Ok(()) => self.grown = Some(grown),
+            // They are sent again after the next drain.
+            Err(error) if error.is_refused(refusal::OTHER_UPLOAD) => return Ok(false),
             // Another client has used the room.
             Err(RecordError::Connection(ConnectionError::Refused { .. })) => {
                 table.close();

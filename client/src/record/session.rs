@@ -289,25 +289,40 @@ impl Session {
     ) -> Result<(), RecordError> {
         // Whatever happens on the way, the agent's former table may be gone.
         self.greeting.info.caller_table = None;
-        let end = deadline::after(self.reconnect);
-        let mut waits = Waits::new(FIRST_BACKOFF, LONGEST_BACKOFF);
         self.quitting_at_first(|session| {
-            loop {
-                match session.add_callers(callers, observer) {
-                    // Clients that send at the same time disturb each other.
-                    Err(error)
-                        if error.is_refused(refusal::OTHER_UPLOAD) && Instant::now() < end =>
-                    {
-                        if !session.approach.interrupt.sleep_unless_quit(waits.next()) {
-                            return Err(ConnectionError::Interrupted.into());
-                        }
-                    }
-                    other => return other,
-                }
-            }
+            // Clients that send at the same time disturb each other.
+            session.wait_while(refusal::OTHER_UPLOAD, observer, |session, observer| {
+                session.add_callers(callers, observer)
+            })
         })?;
         self.installed = self.greeting.info.caller_table;
         Ok(())
+    }
+
+    /// Does something again while the agent refuses it for this reason, for as long as a lost
+    /// connection is retried.
+    pub(super) fn wait_while<T>(
+        &mut self,
+        refusal: u32,
+        observer: &mut dyn Observer,
+        mut attempt: impl FnMut(&mut Session, &mut dyn Observer) -> Result<T, RecordError>,
+    ) -> Result<T, RecordError> {
+        let end = deadline::after(self.reconnect);
+        let mut waits = Waits::new(FIRST_BACKOFF, LONGEST_BACKOFF);
+        let mut is_told = false;
+        loop {
+            match attempt(self, observer) {
+                Err(error) if error.is_refused(refusal) && Instant::now() < end => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        observer.event(Event::Waiting(&error));
+                    }
+                    if !self.approach.interrupt.sleep_unless_quit(waits.next()) {
+                        return Err(ConnectionError::Interrupted.into());
+                    }
+                }
+                other => return other,
+            }
+        }
     }
 
     /// Does what comes before there is anything that a first request to stop would end in good

@@ -108,8 +108,7 @@ pub(crate) fn trace(
     let ended = tracer.end(name_of, followed, observer);
     match ended {
         Ok(incomplete) => {
-            let displaced = tracer.writer.move_if_lost()?;
-            tracer.writer.publish()?;
+            let displaced = tracer.writer.publish_here_or_beside()?;
             Ok(TraceOutcome { path: tracer.writer.path().to_owned(), displaced, incomplete })
         }
         Err(error) => {

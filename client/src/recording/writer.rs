@@ -93,10 +93,10 @@ impl RecordingWriter {
         self.file.get_mut().publish()
     }
 
-    /// [`AtomicFile::move_if_lost`].
-    pub(crate) fn move_if_lost(&mut self) -> Result<Option<OutputError>, OutputError> {
+    /// [`AtomicFile::publish_here_or_beside`].
+    pub(crate) fn publish_here_or_beside(&mut self) -> Result<Option<OutputError>, OutputError> {
         self.file.flush().map_err(|e| self.failed(e))?;
-        self.file.get_mut().move_if_lost()
+        self.file.get_mut().publish_here_or_beside()
     }
 
     /// Restores the file as last published: data written since, but not published, is dropped.

@@ -184,6 +184,19 @@ fn stalled() -> (Image, Peer) {
     (image, peer)
 }
 
+#[test]
+fn clients_that_send_at_the_same_time_try_again() {
+    let image = Image::new();
+    let peer = Peer::start(Script {
+        refuses: Some((types::TABLE_END, refusal::OTHER_UPLOAD, "another client sends")),
+        refusals: 2,
+        ..image.guest(FULL_ROWS)
+    });
+    start(0, &peer, &["--image", image.path()], image.folder());
+    assert_eq!((peer.asked("refused"), peer.tables().len()), (2, 1));
+    assert!(peer.starts()[0].caller_table.is_some());
+}
+
 /// Guards a timeout that grew with the table: what the system takes off the client's hands the
 /// agent has not read.
 #[test]

@@ -217,7 +217,6 @@ fn a_file_that_is_removed_or_replaced_while_it_is_written_is_kept_beside() {
     let folder_removed: fn(&Path) = |file| std::fs::remove_dir_all(file.parent().unwrap()).unwrap();
     for harm in [removed, replaced, folder_removed] {
         let folder = outer.path().join("here");
-        std::fs::create_dir(&folder).unwrap();
         let path = folder.join("r.unikprof");
         for at in [7, 10] {
             let place = path.clone();
@@ -229,7 +228,7 @@ fn a_file_that_is_removed_or_replaced_while_it_is_written_is_kept_beside() {
                 })),
                 ..script(20, 12, 3)
             };
-            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::create_dir(&folder).unwrap();
             let peer = Peer::start(script.clone());
             let words = ["record", "-o", "r.unikprof", "-o", "../r.folded"];
             let outcome = program::command(
@@ -245,9 +244,70 @@ fn a_file_that_is_removed_or_replaced_while_it_is_written_is_kept_beside() {
             let kept = read(&folder.join(named.split(';').next().unwrap()));
             assert_eq!(kept.completeness, Completeness::Complete);
             assert_eq!(kept.profile.sample_count(), samples(&script, 4));
+            let _ = std::fs::remove_dir_all(&folder);
         }
-        let _ = std::fs::remove_dir_all(&folder);
     }
+}
+
+/// Sends a signal to a program.
+#[cfg(unix)]
+fn signal(signal: &str, program: u32) {
+    let sent = Command::new("kill").args(["-s", signal, &program.to_string()]).status();
+    assert!(sent.unwrap().success());
+}
+
+/// The guest has cleared what is in the file, and no file was asked for.
+#[cfg(unix)]
+#[test]
+fn two_signals_while_a_dump_is_acknowledged_lose_nothing() {
+    let here = tempfile::tempdir().unwrap();
+    let (client, pid) = std::sync::mpsc::channel();
+    let pid = Mutex::new(pid);
+    let script = Script {
+        on_acknowledge: Some(Arc::new(move |_| {
+            let client = pid.lock().unwrap().recv().unwrap();
+            signal("INT", client);
+            signal("INT", client);
+        })),
+        ..Script::default()
+    };
+    let peer = Peer::start(script.clone());
+    let words = ["connect", &peer.address.to_string(), "dump", "-o", "r.folded"];
+    let child = program::command(&words, here.path()).stderr(Stdio::piped()).spawn().unwrap();
+    client.send(child.id()).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(0), "{stderr}");
+    let report = std::fs::read_to_string(here.path().join("r.folded")).unwrap();
+    let counts = report.lines().map(|line| line.rsplit(' ').next().unwrap());
+    assert_eq!(counts.map(|count| count.parse::<u64>().unwrap()).sum::<u64>(), script.samples());
+}
+
+/// A terminal that is closed sends the signal more than once.
+#[cfg(unix)]
+#[test]
+fn top_discards_its_own_recording_when_the_terminal_is_closed() {
+    let here = tempfile::tempdir().unwrap();
+    let (client, pid) = std::sync::mpsc::channel();
+    let pid = Mutex::new(pid);
+    let peer = Peer::start(Script {
+        on_acknowledge: Some(Arc::new(move |_| {
+            if let Ok(client) = pid.lock().unwrap().try_recv() {
+                signal("HUP", client);
+                // The client gives up waiting for the answer.
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        })),
+        ..script(20, 12, 1_000)
+    });
+    let words = ["connect", &peer.address.to_string(), "top", "--own", "--every", "1h"];
+    let mut child = program::command(&words, here.path()).spawn().unwrap();
+    client.send(child.id()).unwrap();
+    peer.wait_for("start");
+    peer.wait_for("check");
+    signal("HUP", child.id());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(peer.asked("acknowledge") >= 1);
 }
 
 /// Guards against a signal that is told only once the guest has answered, and against one that
@@ -271,8 +331,7 @@ fn a_signal_is_told_while_the_guest_is_silent() {
     peer.wait_for("acknowledge 7");
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     for told in ["the samples so far are kept", "`stop --name n` ends it and fetches the rest"] {
-        let kill = Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status();
-        assert!(kill.unwrap().success());
+        signal("INT", child.id());
         assert!(lines.any(|line| line.contains(told)), "{told}");
     }
     assert_eq!(child.wait().unwrap().code(), Some(8));

@@ -37,6 +37,25 @@ fn a_recording_that_another_client_fetches_is_refused_with_the_way_out() {
     }
 }
 
+/// A client that was killed keeps its lease for a moment.
+#[test]
+fn a_dump_waits_for_the_lease_of_a_client_that_is_gone() {
+    let here = tempfile::tempdir().unwrap();
+    let script = Script {
+        refuses: Some((types::DUMP, refusal::HOLDER_GONE, HELD)),
+        refusals: 2,
+        ends_by_itself: false,
+        ..Script::default()
+    };
+    let peer = Peer::start(script.clone());
+    let (text, stderr) = connect(0, &peer, &["dump", "-o", "r.unikprof"], here.path());
+    assert!(text.contains("18 samples"), "{text}");
+    assert_eq!((peer.asked("refused"), stderr.matches(HELD).count()), (2, 1), "{stderr}");
+    let words = ["dump", "--retry", "0s", "-o", "other.unikprof"];
+    let (_, stderr) = connect(12, &Peer::start(script), &words, here.path());
+    has(&stderr, &[HELD]);
+}
+
 #[test]
 fn copy_takes_what_waits_and_changes_nothing() {
     let here = tempfile::tempdir().unwrap();

@@ -148,12 +148,11 @@ impl Finished {
     }
 
     /// Whether others were in its way: the agent had no session for it and said so or closed before
-    /// a word, another client began to send its caller table meanwhile, or one that has vanished
-    /// still holds the lease.
+    /// a word, or another one holds the lease.
     pub(crate) fn was_crowded(&self) -> bool {
         match self.code {
             Some(3 | 12) => true,
-            Some(5) => ["sessions", "try again"].iter().any(|why| self.said.contains(why)),
+            Some(5) => self.said.contains("sessions"),
             _ => false,
         }
     }

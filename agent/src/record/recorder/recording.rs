@@ -12,9 +12,12 @@ use crate::count::recording::{Begin, Lookup};
 use crate::ground::sync::Ordering;
 use crate::ground::text::{Name, Text};
 
-/// A client whose connection is lost while an epoch waits keeps its lease for this time. A
-/// recording whose start its client has not confirmed is kept as long.
-const LEASE_NS: u64 = 30_000_000_000;
+/// A client whose connection is lost while an epoch waits keeps its lease for this time: clients
+/// wait no longer than half of it before they connect again.
+const LEASE_NS: u64 = 10_000_000_000;
+
+/// A recording whose start its client has not confirmed is kept for this time.
+const UNCONFIRMED_NS: u64 = 30_000_000_000;
 
 impl Recording {
     /// Its index in every slot.
@@ -98,6 +101,16 @@ impl Recording {
     pub(super) fn take_lease(&mut self, client: &Client, now_ns: u64) -> Result<(), Refused> {
         match &self.lease {
             Some(lease) if lease.client.id == client.id => Ok(()),
+            Some(lease) if lease.until_ns.is_some() => Err(Refused {
+                code: refusal::HOLDER_GONE,
+                text: Text::format(format_args!(
+                    "another client, {}, has lost its connection while it fetched `{}`; if it does \
+                     not come back, its lease ends within {} s",
+                    lease.client.name,
+                    self.settings.name,
+                    LEASE_NS / 1_000_000_000
+                )),
+            }),
             Some(lease) => Err(Refused {
                 code: refusal::LEASED,
                 text: Text::format(format_args!(
@@ -163,7 +176,8 @@ impl Recording {
     /// Starts a recording in this place, which is free.
     pub(super) fn start(&mut self, id: u64, client: &Client, request: &Start<'_>, now_ns: u64) {
         self.id = id;
-        self.unconfirmed = (client.id != 0).then_some((client.id, now_ns.saturating_add(LEASE_NS)));
+        self.unconfirmed =
+            (client.id != 0).then_some((client.id, now_ns.saturating_add(UNCONFIRMED_NS)));
         self.settings = Settings {
             name: Name::from(request.name),
             mode: request.mode,

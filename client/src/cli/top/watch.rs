@@ -100,7 +100,7 @@ impl<'a> Watch<'a> {
             other => other,
         };
         let ended = match &self.own {
-            Some(_) => record::discard(self.session, self.recording, &mut ()),
+            Some(_) => record::discard_at_the_end(self.session, self.recording),
             None => Ok(()),
         };
         // The first error is the one to tell.

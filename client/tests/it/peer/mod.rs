@@ -52,6 +52,8 @@ pub struct Script {
     pub nodes_per_frame: usize,
     /// Refuses the request of this type.
     pub refuses: Option<(u16, u32, &'static str)>,
+    /// How many times.
+    pub refusals: usize,
     /// An older epoch waits, so that the first stop or dump is not complete.
     pub older_epoch: bool,
     /// Whether the recording ends when it is first looked at.
@@ -186,6 +188,7 @@ impl Default for Script {
             ],
             nodes_per_frame: 2,
             refuses: None,
+            refusals: usize::MAX,
             older_epoch: false,
             ends_by_itself: true,
             looked_at_ns: 2_000,
@@ -486,7 +489,9 @@ impl Guest {
     ) -> std::io::Result<()> {
         if let Some((refused, code, text)) = self.script.refuses
             && refused == kind
+            && self.script.refusals > 0
         {
+            self.script.refusals -= 1;
             self.note("refused");
             line.send(&Refusal { code, request: kind, text })?;
             return if self.script.hangs_up {

@@ -25,6 +25,8 @@ pub(crate) enum Then {
     CutForGood,
     /// It stays open, but nothing moves any more.
     Stall,
+    /// Nothing more goes to the guest until it is [released](Proxy::release).
+    Hold,
 }
 
 /// A direction.
@@ -48,6 +50,7 @@ struct State {
     /// How many bytes came back on the last connection.
     answered: usize,
     reached: bool,
+    released: bool,
     connections: Vec<[TcpStream; 2]>,
     closed: bool,
 }
@@ -129,6 +132,12 @@ impl Proxy {
         drop(state);
     }
 
+    /// Lets what was [held](Then::Hold) pass.
+    pub(crate) fn release(&self) {
+        self.shared.lock().released = true;
+        self.shared.changed.notify_all();
+    }
+
     pub(crate) fn connections(&self) -> usize {
         self.shared.lock().connections.len()
     }
@@ -205,6 +214,11 @@ impl Shared {
                 let length = match frame::split(&received) {
                     // The preamble is no frame.
                     _ if !is_greeted => preamble::LENGTH,
+                    Ok(Some(frame)) if frame.kind == kind && left == 0 && then == Then::Hold => {
+                        left = usize::MAX;
+                        self.hold();
+                        frame.length()
+                    }
                     Ok(Some(frame)) if frame.kind == kind && left == 0 => {
                         reached = Some(then);
                         break;
@@ -263,6 +277,14 @@ impl Shared {
         }
         let reached = limit.filter(|_| left == 0).map(|(_, then)| then);
         self.end(reached, &from, &to);
+    }
+
+    fn hold(&self) {
+        let mut state = self.lock();
+        state.reached = true;
+        self.changed.notify_all();
+        let is_held = |state: &mut State| !state.released && !state.closed;
+        drop(self.changed.wait_timeout_while(state, SOON, is_held).unwrap());
     }
 
     /// Ends a connection, by itself or because its limit was reached.
