@@ -64,9 +64,10 @@ pub struct Timeouts {
 }
 
 impl Default for Timeouts {
-    /// Five seconds to connect, ten for each frame.
+    /// Five seconds to connect, eight for each frame: with the second between two looks at a
+    /// recording, a guest that is gone is told within ten.
     fn default() -> Self {
-        Timeouts { connect: Duration::from_secs(5), answer: Duration::from_secs(10) }
+        Timeouts { connect: Duration::from_secs(5), answer: Duration::from_secs(8) }
     }
 }
 
@@ -320,4 +321,37 @@ fn broken(doing: &'static str, waited: Duration, source: io::Error) -> Connectio
 pub(crate) fn is_known(kind: u16) -> bool {
     use unikprof_proto::code::message_type::{HELLO, REFUSAL, TRACE_END, TRACE_STOP};
     (HELLO..=TRACE_STOP).contains(&kind) || (REFUSAL..=TRACE_END).contains(&kind)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// An agent whose sessions are all in use closes with the client's greeting unread: the line is
+    /// reset, and the next request cannot be sent.
+    #[test]
+    fn a_refusal_on_a_line_that_is_reset_is_the_error() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let agent = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.peek(&mut [0]).unwrap();
+            let refusal = Refusal { code: refusal::BUSY, request: 0, text: "all are taken" };
+            stream.write_all(&preamble::encode(preamble::OPEN)).unwrap();
+            stream.write_all(&encoded(&refusal).unwrap()).unwrap();
+            stream
+        });
+        let wait = Duration::from_secs(60);
+        let timeouts = Timeouts { connect: wait, answer: wait };
+        let open = Connection::open(&address, &Access::Open, timeouts, &Interrupt::default());
+        let mut connection = open.unwrap();
+        drop(agent.join().unwrap());
+        let error = connection.hello().unwrap_err();
+        assert!(matches!(error, ConnectionError::Refused { code: refusal::BUSY, .. }), "{error}");
+        assert_eq!(error.exit_code(), 5);
+    }
 }

@@ -194,7 +194,7 @@ pub(super) struct ConnectArguments {
     pub(super) address: Option<Address>,
     /// Timeout for connecting and for each part of a response
     #[arg(
-        long, value_name = "TIME", default_value = "10s", value_parser = values::duration,
+        long, value_name = "TIME", default_value = "8s", value_parser = values::duration,
         global = true, help_heading = CONNECTION
     )]
     pub(super) timeout: Duration,
@@ -491,7 +491,7 @@ pub(super) struct DoctorArguments {
     pub(super) target: String,
     /// Timeout for connecting and for each part of a response
     #[arg(
-        long, value_name = "TIME", default_value = "10s", value_parser = values::duration,
+        long, value_name = "TIME", default_value = "8s", value_parser = values::duration,
         help_heading = CONNECTION
     )]
     pub(super) timeout: Duration,
@@ -517,6 +517,7 @@ Examples:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::Timeouts;
 
     #[test]
     fn the_commands_are_valid() {
@@ -529,6 +530,17 @@ mod tests {
         let usage = "Usage: unikprof-client connect [ADDR] record [OPTIONS] [DURATION]";
         let refused = Arguments::parse_words(words).map_err(|error| error.to_string());
         assert!(matches!(&refused, Err(text) if text.contains(usage)), "{refused:?}");
+    }
+
+    /// A recording is looked at each second, so that is when its guest is found to be gone.
+    #[test]
+    fn a_guest_that_is_gone_is_told_within_ten_seconds() {
+        let words = ["unikprof-client", "connect", "::1", "info"];
+        let Ok(Arguments { word: Word::Connect(arguments) }) = Arguments::parse_words(words) else {
+            panic!("{words:?}");
+        };
+        assert!(arguments.timeout + Duration::from_secs(1) < Duration::from_secs(10));
+        assert_eq!(arguments.timeout, Timeouts::default().answer);
     }
 
     /// clap breaks what is too long for the terminal, in the middle of a paragraph that has its own
