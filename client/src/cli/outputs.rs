@@ -187,7 +187,7 @@ impl ReportOutput {
         Ok((outputs, page))
     }
 
-    /// Writes the reports, and their [warnings](warn).
+    /// Writes the reports, and their warnings.
     pub fn write_all(outputs: &[ReportOutput], report: &Report<'_>) -> Result<(), CommandError> {
         let is_text_shown = |output: &ReportOutput| {
             output.format == Format::Text && output.target == Target::Stdout

@@ -301,7 +301,13 @@ fn top_discards_its_own_recording_when_the_terminal_is_closed() {
         ..script(20, 12, 1_000)
     });
     let words = ["connect", &peer.address.to_string(), "top", "--own", "--every", "1h"];
-    let mut child = program::command(&words, here.path()).spawn().unwrap();
+    // Tests may run where SIGHUP is ignored, as by `nohup`.
+    let mut child = Command::new("env")
+        .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_unikprof-client")])
+        .args(words)
+        .current_dir(here.path())
+        .spawn()
+        .unwrap();
     client.send(child.id()).unwrap();
     peer.wait_for("start");
     peer.wait_for("check");
