@@ -58,10 +58,12 @@ impl Rate {
     }
 
     /// The rates of a function in both recordings, whose blocks are taken as alike in both as they
-    /// are in one: few phases may look like none in a recording.
+    /// are in one: few phases may look like none in a recording. What one of them has in no block
+    /// is new or gone, and no phase.
     pub(super) fn of_both(hits: [&[Hits]; 2], of: &[Vec<f64>; 2]) -> [Rate; 2] {
         let rates = [0, 1].map(|at| Rate::of_blocks(hits[at], &of[at]));
-        let alike = rates[0].alike.max(rates[1].alike);
+        let is_in_both = rates.iter().all(|rate| rate.hits > 0.0);
+        let alike = if is_in_both { rates[0].alike.max(rates[1].alike) } else { 1.0 };
         rates.map(|rate| rate.with_alike(alike))
     }
 
@@ -710,6 +712,21 @@ mod tests {
         // on.
         assert!((permuted[0].unwrap() - 0.0368).abs() < 0.012, "{permuted:?}");
         assert_eq!(permuted[1], None, "seven blocks are too few");
+    }
+
+    /// A phase of half a recording tells little of how much there is of it in another one, but what
+    /// no block of the other has is gone.
+    #[test]
+    fn what_vanished_is_no_phase() {
+        let of = [vec![100.0; 40], vec![100.0; 40]];
+        let phase: Vec<Hits> = (0..20).map(|block| (block, 90.0)).collect();
+        let rest: Vec<Hits> = (0..40).map(|block| (block, 10.0)).collect();
+        let chance_of = |new: &[Hits]| {
+            let [base, new] = Rate::of_both([&phase, new], &of);
+            least_chance(&base, &new).max(chance(&base, &new))
+        };
+        assert!(chance_of(&[]) < 1e-4);
+        assert!(chance_of(&rest) > 0.1);
     }
 
     /// 150,000 samples a side show a function of 10 % that is slower by 5 %, among 50 functions.

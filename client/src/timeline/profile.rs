@@ -7,7 +7,7 @@ use super::recording_spans::RecordingSpan;
 use super::spans::{SpanFilter, SpanOf};
 use super::times::Times;
 use super::{Timeline, Window};
-use crate::profile::{Counters, Frame, FromRing, Profile, Sample, SpecialFrame, VcpuStats};
+use crate::profile::{Counters, Frame, FromRing, Mode, Profile, Sample, SpecialFrame, VcpuStats};
 use crate::units::{duration, grouped};
 
 impl Timeline {
@@ -43,6 +43,9 @@ impl Timeline {
             let mut came = Counters { blocked, blocked_overflow: 0, blocked_aged: 0, ..counters };
             came.find_missing(info.mode, info.period_ns, told.running_ns, told.blocked_ns);
             (counters.missing, counters.missing_blocked) = (came.missing, came.missing_blocked);
+            // The times of a part are interpolated: by more than what a ns of each wait may differ.
+            counters.missing_blocked =
+                counters.missing_blocked.filter(|_| info.mode != Mode::OffCpu);
             let elapsed_ns = covered.iter().map(|part| vcpu.length_ns(*part)).sum();
             vcpus.push(VcpuStats {
                 vcpu: ring.vcpu,
