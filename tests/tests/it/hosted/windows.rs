@@ -41,7 +41,9 @@ fn parts(client: &Client, span: &Span, worked_ns: u64) -> [Value; 3] {
 
 /// The blocked time of all lines, in ns; each is a wait below the function that waits.
 fn waited_ns(lines: &[Value]) -> u64 {
-    let waits = lines.iter().filter(|line| line["outcome"] == "blocked");
+    // On a loaded machine the guest also waits elsewhere, which mode `wall` tells without a stack.
+    let is_told = |line: &&Value| line["outcome"] == "blocked" && line["stack"].is_array();
+    let waits = lines.iter().filter(is_told);
     let ns = waits.map(|line| {
         let stack = line["stack"].as_array().unwrap();
         let is_wait = |frame: &Value| frame.as_str().unwrap().ends_with("waits::wait");
