@@ -156,7 +156,7 @@ impl Observer for () {
 /// How a recording ended.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The recording file: the one that was asked for unless it is `displaced`.
+    /// The recording file. It has the name that was asked for unless it was `displaced`.
     pub path: PathBuf,
     /// Why the file has another name: its own was removed or replaced while it was written.
     pub displaced: Option<OutputError>,

@@ -173,7 +173,7 @@ impl Piece {
     }
 }
 
-/// The value of a letter; `None` if it is none of the alphabet.
+/// The value of a letter; `None` for any other byte.
 pub fn value(letter: u8) -> Option<u32> {
     ALPHABET.iter().position(|known| *known == letter).map(|value| value as u32)
 }

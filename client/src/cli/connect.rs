@@ -1,6 +1,5 @@
 //! `connect`: talking to an agent.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -13,7 +12,9 @@ use super::failure::Failure;
 use super::json;
 use super::leaks::{self, ConnectLeaksArguments};
 use super::names::{self, NameArguments};
-use super::outputs::{Plan, ReportOutput, Target, no_input_is_replaced, nothing_is_replaced};
+use super::outputs::{
+    Plan, ReportOutput, Target, is_device, no_input_is_replaced, nothing_is_replaced,
+};
 use super::print;
 use super::recordings::{
     DownloadArguments, RecordArguments, StartArguments, StopArguments, UnwindArguments,
@@ -420,8 +421,7 @@ impl Conversation {
 
     /// Writes the reports and a summary.
     fn show(&self, plan: &Plan, symbolizer: &Symbolizer, outcome: &Outcome) -> Result<(), Failure> {
-        if fs::metadata(&outcome.path).is_ok_and(|found| !found.is_file()) {
-            // A device, such as /dev/null: there is nothing to read back.
+        if is_device(&outcome.path) {
             return Ok(());
         }
         let recording = Recording::open(&outcome.path, Reading::Strict)?;

@@ -361,7 +361,8 @@ fn temporary_recording(reports: &[ReportOutput]) -> Result<TempPath, OutputError
     }
 }
 
-fn is_device(path: &Path) -> bool {
+/// Whether it is a device or a pipe, such as /dev/null: there is nothing to read back.
+pub(super) fn is_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
 

@@ -1,6 +1,5 @@
 //! `connect ADDR trace`: every call of some functions, with its duration.
 
-use std::fs;
 use std::io::Write;
 use std::path::Path;
 
@@ -10,7 +9,7 @@ use serde_json::json;
 use super::describe::Rows;
 use super::failure::Failure;
 use super::names::NameArguments;
-use super::outputs::{Plan, ReportOutput, Target, no_input_is_replaced, write_each};
+use super::outputs::{Plan, ReportOutput, Target, is_device, no_input_is_replaced, write_each};
 use super::{print, print_local, screen, values};
 use crate::interrupt::Interrupt;
 use crate::output::{AtomicFile, NamePattern, NamedAfter, OutputFormat};
@@ -239,8 +238,7 @@ fn show(
     path: &Path,
     as_json: bool,
 ) -> Result<(), Failure> {
-    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        // A device, such as /dev/null: there is nothing to read back.
+    if is_device(path) {
         return Ok(());
     }
     let recording = Recording::open(path, Reading::Strict)?;

@@ -121,7 +121,7 @@ pub(super) struct Collector<'a> {
     bytes: u64,
     samples: u64,
     unacknowledged: Option<(u64, RecordError)>,
-    /// Why the file has another name than the one that was asked for.
+    /// Why the file does not have the name that was asked for; `None` if it has.
     displaced: Option<OutputError>,
     /// The stack nodes and the parts of rings that are in the file.
     nodes: KnownNodes,

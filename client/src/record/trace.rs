@@ -67,7 +67,7 @@ pub(crate) struct OrderedProbe {
 #[derive(Debug)]
 pub(crate) struct TraceOutcome {
     pub(crate) path: PathBuf,
-    /// Why it has another name than the one that was asked for.
+    /// Why the file does not have the name that was asked for; `None` if it has.
     pub(crate) displaced: Option<OutputError>,
     /// Why data is missing, if it is.
     pub(crate) incomplete: Option<RecordError>,

@@ -49,7 +49,7 @@ impl Second {
     }
 
     /// Samples a second of the time of which it is known what was counted, or how long was waited,
-    /// in ns; `None` if that is none of it.
+    /// in ns; `None` if no time is known.
     fn amount(&self, unit: Unit) -> Option<f64> {
         let known_ns = self.slice.window.length_ns().max(1) as f64 * self.slice.coverage;
         (self.slice.coverage > 0.0).then(|| match unit {

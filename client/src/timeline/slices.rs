@@ -27,7 +27,8 @@ pub struct Slice {
     pub is_covered: bool,
     /// The share of the vCPUs' time of which it is known.
     pub(crate) coverage: f64,
-    /// How the time was spent that the rings cover, and how long it is in ns, for each vCPU whose ring tells.
+    /// How the time was spent that the rings cover, and how long it is in ns, for each vCPU whose
+    /// ring tells.
     pub(crate) runstates: Vec<(Runstate, u64)>,
     /// Each stack's count, in the mode's [unit](crate::profile::Mode::unit), in the order of the
     /// stacks.

@@ -222,8 +222,7 @@ fn a_signal_ends_an_upload() {
             .spawn()
             .unwrap();
         peer.wait_for("stalled");
-        let killed = Command::new("kill").args(["-s", signal, &client.id().to_string()]).status();
-        assert!(killed.unwrap().success());
+        program::signal(signal, client.id());
         let code = wait(&mut client);
         assert_eq!(code, Some(130), "SIG{signal}");
         let left: Vec<_> = fs::read_dir(image.folder()).unwrap().collect();

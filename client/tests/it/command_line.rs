@@ -621,9 +621,8 @@ fn recorded_until(signals: &[&str], begin: &str, keeps_stderr: bool) -> (Option<
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(Script { ends_by_itself: false, ..Script::default() });
     let record = format!("connect {} record -o r.unikprof -o r.folded", peer.address);
-    // Tests may run where SIGHUP is ignored, as by `nohup`.
-    let mut child = Command::new("env")
-        .args(["--default-signal=HUP", "sh", "-c", &format!("{begin} exec {PROGRAM} {record}")])
+    let mut child = program::heeding_hangup()
+        .args(["sh", "-c", &format!("{begin} exec {PROGRAM} {record}")])
         .current_dir(here.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -634,8 +633,7 @@ fn recorded_until(signals: &[&str], begin: &str, keeps_stderr: bool) -> (Option<
         drop((child.stdout.take(), child.stderr.take()));
     }
     for signal in signals {
-        let kill = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
-        assert!(kill.unwrap().success());
+        program::signal(signal, child.id());
     }
     let output = child.wait_with_output().unwrap();
     assert_eq!(peer.asked("stop"), 1, "{signals:?}");

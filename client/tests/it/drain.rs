@@ -3,7 +3,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -249,13 +249,6 @@ fn a_file_that_is_removed_or_replaced_while_it_is_written_is_kept_beside() {
     }
 }
 
-/// Sends a signal to a program.
-#[cfg(unix)]
-fn signal(signal: &str, program: u32) {
-    let sent = Command::new("kill").args(["-s", signal, &program.to_string()]).status();
-    assert!(sent.unwrap().success());
-}
-
 /// The guest has cleared what is in the file, and no file was asked for.
 #[cfg(unix)]
 #[test]
@@ -266,8 +259,8 @@ fn two_signals_while_a_dump_is_acknowledged_lose_nothing() {
     let script = Script {
         on_acknowledge: Some(Arc::new(move |_| {
             let client = pid.lock().unwrap().recv().unwrap();
-            signal("INT", client);
-            signal("INT", client);
+            program::signal("INT", client);
+            program::signal("INT", client);
         })),
         ..Script::default()
     };
@@ -293,7 +286,7 @@ fn top_discards_its_own_recording_when_the_terminal_is_closed() {
     let peer = Peer::start(Script {
         on_acknowledge: Some(Arc::new(move |_| {
             if let Ok(client) = pid.lock().unwrap().try_recv() {
-                signal("HUP", client);
+                program::signal("HUP", client);
                 // The client gives up waiting for the answer.
                 std::thread::sleep(Duration::from_secs(1));
             }
@@ -301,9 +294,8 @@ fn top_discards_its_own_recording_when_the_terminal_is_closed() {
         ..script(20, 12, 1_000)
     });
     let words = ["connect", &peer.address.to_string(), "top", "--own", "--every", "1h"];
-    // Tests may run where SIGHUP is ignored, as by `nohup`.
-    let mut child = Command::new("env")
-        .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_unikprof-client")])
+    let mut child = program::heeding_hangup()
+        .arg(env!("CARGO_BIN_EXE_unikprof-client"))
         .args(words)
         .current_dir(here.path())
         .spawn()
@@ -311,7 +303,7 @@ fn top_discards_its_own_recording_when_the_terminal_is_closed() {
     client.send(child.id()).unwrap();
     peer.wait_for("start");
     peer.wait_for("check");
-    signal("HUP", child.id());
+    program::signal("HUP", child.id());
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(peer.asked("acknowledge") >= 1);
 }
@@ -337,7 +329,7 @@ fn a_signal_is_told_while_the_guest_is_silent() {
     peer.wait_for("acknowledge 7");
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     for told in ["the samples so far are kept", "`stop --name n` ends it and fetches the rest"] {
-        signal("INT", child.id());
+        program::signal("INT", child.id());
         assert!(lines.any(|line| line.contains(told)), "{told}");
     }
     assert_eq!(child.wait().unwrap().code(), Some(8));

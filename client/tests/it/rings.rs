@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::peer::program::{connect, has, is_empty, json, run};
 use crate::peer::ring::{self, head, record};
-use crate::peer::{Peer, Ring, Script, encode};
+use crate::peer::{Peer, Ring, Script, encode, program};
 use unikprof_client::recording::{Reading, Recording};
 use unikprof_client::timeline::Window;
 use unikprof_proto::code::mode;
@@ -393,8 +393,7 @@ fn following_ends_well_while_an_answer_is_on_its_way() {
         .spawn()
         .unwrap();
     peer.wait_for("ring 0");
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(kill.unwrap().success());
+    program::signal("INT", child.id());
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(0));
 }
 

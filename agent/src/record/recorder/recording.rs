@@ -162,7 +162,8 @@ impl Recording {
         agent.forget_head(self.index);
     }
 
-    /// Whether a request repeats the one that started this recording, because its answer was lost.
+    /// Whether this client started the recording under this name and may not know: it repeats a
+    /// start whose answer was lost.
     pub(super) fn is_start_of(&self, client: &Client, name: &str) -> bool {
         let starter = self.unconfirmed.map(|(starter, _)| starter);
         !self.is_free() && starter == Some(client.id) && self.settings.name.as_str() == name

@@ -33,6 +33,23 @@ pub fn command(words: &[&str], folder: &Path) -> Command {
     command
 }
 
+/// A program that a closed terminal ends, also if tests run where SIGHUP is ignored, as by `nohup`;
+/// its path and words are still to be given.
+#[cfg(unix)]
+pub fn heeding_hangup() -> Command {
+    let mut command = Command::new("env");
+    command.arg("--default-signal=HUP");
+    command
+}
+
+/// Sends a signal to a program.
+#[cfg(unix)]
+#[track_caller]
+pub fn signal(signal: &str, program: u32) {
+    let sent = Command::new("kill").args(["-s", signal, &program.to_string()]).status();
+    assert!(sent.unwrap().success());
+}
+
 /// Runs, demands this exit code, and answers stdout and stderr.
 #[track_caller]
 pub fn finished(code: i32, command: &mut Command) -> (String, String) {
