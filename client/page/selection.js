@@ -13,7 +13,7 @@ const COUNTERS = ["ticks", "recorded", "aged", "overflow", "lost", "masked", "id
   "broken", "by_table", "by_bytes", "by_frame_pointer", "mixed", "blocks", "blocked", "blocked_overflow", "blocked_aged"];
 
 function noCounters() {
-  return { missing: null, ...Object.fromEntries(COUNTERS.map((name) => [name, 0])) };
+  return { missing: null, missing_blocked: null, ...Object.fromEntries(COUNTERS.map((name) => [name, 0])) };
 }
 
 /** Counters of several vCPUs together. */
@@ -219,7 +219,7 @@ export class Recording {
       own = new Float64Array(this.tree.length);
       recorded = this.countTicks(from, to, byVcpu, allowed, own) + this.countWaits(from, to, byVcpu, allowed, own);
     }
-    for (const [vcpu, counters] of byVcpu) counters.missing = span === null ? this.missing(vcpu, from, to, counters) : null;
+    if (span === null) for (const [vcpu, counters] of byVcpu) this.findMissing(vcpu, from, to, counters);
     this.countMarks(own, byVcpu);
     return this.selection({ own, recorded, counters: [...byVcpu.values()], shown, window: [from, to], allowed, isWhole: false });
   }
@@ -322,20 +322,21 @@ export class Recording {
     return recorded;
   }
 
-  missing(vcpu, from, to, counters) {
+  findMissing(vcpu, from, to, counters) {
     const ring = this.time.rings.find((each) => each.vcpu === vcpu);
-    if (ring === undefined || this.mode === "off-cpu" || !(this.period > 0)) return null;
+    if (ring === undefined || this.mode === "off-cpu" || !(this.period > 0)) return;
     // Where the ring has no records, none are missing: they were not fetched.
-    let [due, came] = [0, counters.ticks];
+    let [running, blocked, came] = [0, 0, 0];
     for (const [first, last] of covered(ring, from, to)) {
       const time = this.timesOf(vcpu).ofWindow(first, last);
-      if (time === null) return null;
-      due += time[0];
-      if (this.mode !== "wall") continue;
-      due += time[2];
+      if (time === null) return;
+      running += time[0];
+      blocked += time[2];
       for (const wait of this.waits) if (wait.vcpu === vcpu) came += countWithin(wait, first, last);
     }
-    return Math.floor(due / this.period) - came;
+    const isWall = this.mode === "wall";
+    counters.missing = Math.floor((running + (isWall ? blocked : 0)) / this.period) - counters.ticks - (isWall ? came : 0);
+    if (isWall) counters.missing_blocked = Math.floor(blocked / this.period) - came;
   }
 
   /** Stacks that are cut or end badly; they are not known by vCPU. */

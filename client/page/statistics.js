@@ -37,10 +37,12 @@ export function unplaced(vcpus, mode, samples) {
   if (mode === "off-cpu") return null;
   const all = { missing: 0, dropped: 0, late: 0, aged: 0 };
   for (const counters of vcpus) {
-    const missing = Math.max(counters.missing ?? 0, 0);
-    const came = counters.ticks + counters.blocked + counters.blocked_overflow + counters.blocked_aged;
-    const chance = 2 * Math.sqrt(missing + came);
-    all.missing += missing > chance ? missing : 0;
+    // What is missing of one kind of time is made up for by none of another.
+    const blocked = mode === "wall" ? (counters.missing_blocked ?? 0) : 0;
+    const waited = counters.blocked + counters.blocked_overflow + counters.blocked_aged;
+    for (const [missing, came] of [[(counters.missing ?? 0) - blocked, counters.ticks], [blocked, waited]]) {
+      if (missing > 2 * Math.sqrt(missing + came)) all.missing += missing;
+    }
     all.dropped += counters.overflow + counters.lost + counters.masked;
     all.late += counters.late;
     all.aged += counters.aged;

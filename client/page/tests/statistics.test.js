@@ -24,6 +24,9 @@ test("unplaced samples widen an interval by their worst case", () => {
   near(found[1], (high * 1000 + 450) / 1400, 1e-12);
   assert.equal(unplaced([{ ...counters, missing: 3, overflow: 0, lost: 0, masked: 0, late: 0 }], "cpu", 1000), null, "too few to matter");
   assert.equal(unplaced([counters], "off-cpu", 1000), null);
+  // 40 of 60 ticks are missing, and chance explains as many of 1,000 samples of both kinds.
+  const wall = { ...counters, missing: 35, missing_blocked: -5, ticks: 20, blocked: 940, overflow: 0, lost: 0, masked: 0, late: 0 };
+  assert.equal(unplaced([wall], "wall", 960).missing, 40);
 });
 
 test("Benjamini and Hochberg's example keeps four of fifteen", () => {
