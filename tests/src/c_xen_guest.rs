@@ -61,6 +61,18 @@ pub enum Agent {
     DropIn,
 }
 
+/// Renames the functions that the archive of the drop-in wraps to this kernel's.
+fn wrap_other_functions(archive: &Path) -> Command {
+    let mut objcopy = Command::new("objcopy");
+    for (built_in, own) in [("solo5_app_main", DROPIN_ENTRY), ("solo5_abort", DROPIN_ABORT)] {
+        for prefix in ["__wrap_", "__real_"] {
+            objcopy.arg("--redefine-sym").arg(format!("{prefix}{built_in}={prefix}{own}"));
+        }
+    }
+    objcopy.arg(archive);
+    objcopy
+}
+
 /// Builds the kernel with gcc and returns its ELF file. Each kind has a file of its own.
 /// [`Agent::Full`] also has a caller table linked in, and a [stripped] copy to boot.
 pub fn build_c_xen_guest(agent: Agent) -> Result<PathBuf, LabError> {
@@ -70,10 +82,7 @@ pub fn build_c_xen_guest(agent: Agent) -> Result<PathBuf, LabError> {
         Agent::Streams => ("streams", Some(&[][..])),
         Agent::Frames => ("frames", Some(&["--smoltcp"][..])),
         Agent::Full => ("full", Some(&["--smoltcp", "--noise", "--ring", "--heap", "--trace"][..])),
-        Agent::DropIn => {
-            let words = &["--dropin", "--trace", "--entry", DROPIN_ENTRY, "--abort", DROPIN_ABORT];
-            ("dropin", Some(&words[..]))
-        }
+        Agent::DropIn => ("dropin", Some(&["--dropin", "--trace"][..])),
     };
     let is_dropin = agent == Agent::DropIn;
     let archive = if is_dropin { "libunikprof-dropin.a" } else { "libunikprof.a" };
@@ -81,6 +90,9 @@ pub fn build_c_xen_guest(agent: Agent) -> Result<PathBuf, LabError> {
     let (folder, _lock) = locked_folder(Path::new("c-xen").join(name))?;
     if let Some(options) = option {
         run(STEP, &mut build_archive(&folder, options))?;
+    }
+    if is_dropin {
+        run(STEP, &mut wrap_other_functions(&folder.join(archive)))?;
     }
     // A lab may be reading the last one: the image is renamed into place.
     let image = folder.join("c-xen.elf");

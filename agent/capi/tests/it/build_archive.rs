@@ -21,7 +21,7 @@ fn an_option_is_no_folder() {
         let output = run(&[word]);
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{}", output.status);
-        assert!(text.contains("FOLDER") && text.contains("--entry NAME"), "{text}");
+        assert!(text.contains("FOLDER") && text.contains("--memory MIB"), "{text}");
     }
     for words in [&[][..], &["--dropin"], &["out", "--no-such-option"]] {
         let output = run(words);

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //! cargo run -p unikprof-capi --bin build-archive -- FOLDER [--arch ARCH] [--smoltcp] [--noise] [--ring] [--heap] [--trace]
-//! cargo run -p unikprof-capi --bin build-archive -- FOLDER --dropin [--trace] [--entry NAME] [--abort NAME]... [--memory MIB]
+//! cargo run -p unikprof-capi --bin build-archive -- FOLDER --dropin [--trace] [--memory MIB]
 //! ```
 //!
 //! `--smoltcp` adds the agent's own TCP server, for guests that hand over frames; `--noise` adds
 //! keys; `--ring` adds the flight recorder, `--heap` allocations, `--trace` traces of functions.
 //!
 //! `--dropin` builds the agent for guests that know nothing of it. It starts when the guest, linked
-//! with `-Wl,--wrap=NAME`, calls the function `NAME` (by default `solo5_app_main`), writes a crash
-//! dump when it calls a function of `--abort` (by default `solo5_abort` and `solo5_exit`) that it
-//! is linked with in the same way, and has `MIB` mebibytes of memory (by default 4).
+//! with `-Wl,--wrap=solo5_app_main`, calls that function, writes a crash dump when it calls
+//! `solo5_abort` or `solo5_exit` wrapped in the same way, and has `MIB` mebibytes of memory (by
+//! default 4). `objcopy --redefine-sym` names other functions (docs/embedding/dropin.md).
 //!
 //! Needs GNU binutils (`as`, `ld`, `objcopy`, `ar`) and a Rust toolchain, for another processor
 //! those with its prefix and its target.
@@ -98,8 +98,7 @@ const PREFIX: &str = "unikprof_";
 
 const USAGE: &str =
     "expected: build-archive FOLDER [--arch ARCH] [--smoltcp] [--noise] [--ring] [--heap] [--trace]
-      or: build-archive FOLDER --dropin [--trace] [--entry NAME] [--abort NAME]... [--memory MIB, \
-      1 to 1024]";
+      or: build-archive FOLDER --dropin [--trace] [--memory MIB, 1 to 1024]";
 
 const HELP: &str = "Builds the agent as a static library and copies it with its headers to FOLDER.
 
@@ -113,9 +112,6 @@ libunikprof.a, for kernels that call it (docs/embedding/c.md):
 
 --dropin: libunikprof-dropin.a, for PVH guests without a change (docs/embedding/dropin.md):
   --trace        traces of functions, by breakpoints
-  --entry NAME   the function before which it starts [default: solo5_app_main]
-  --abort NAME   a function before which it writes a crash dump; can be repeated
-                 [default: solo5_abort and solo5_exit]
   --memory MIB   for stacks, caller table and ring [default: 4]";
 
 /// The kernel's processor.
@@ -184,14 +180,12 @@ impl Archive {
         }
     }
 
-    fn dropin(features: Vec<&'static str>, entry: &str, aborts: &[String], mebibytes: u32) -> Self {
+    fn dropin(features: Vec<&'static str>, mebibytes: u32) -> Self {
         let wrap = |name: &str, function: &str| {
             let code = x86_64::call_before(function);
             let code = format!(".globl __wrap_{name}\n__wrap_{name}:\n{code}jmp __real_{name}\n");
             (format!("wrap-{name}"), code)
         };
-        let mut members = vec![wrap(entry, "unikprof_dropin_start")];
-        members.extend(aborts.iter().map(|name| wrap(name, "unikprof_dropin_crash")));
         let memory = format!(
             ".bss\n.balign 4096\n.globl {PREFIX}dropin_memory\n{PREFIX}dropin_memory:\n\
              .skip {mebibytes} << 20\n.globl {PREFIX}dropin_memory_end\n\
@@ -201,7 +195,12 @@ impl Archive {
             let head = format!(".text\n.globl {name}\n.type {name}, @function\n{name}:\n");
             (name.to_owned(), head + code)
         });
-        members.push(("memory".to_owned(), memory));
+        let members = vec![
+            wrap("solo5_app_main", "unikprof_dropin_start"),
+            wrap("solo5_abort", "unikprof_dropin_crash"),
+            wrap("solo5_exit", "unikprof_dropin_crash"),
+            ("memory".to_owned(), memory),
+        ];
         Self {
             arch: Arch::X86_64,
             package: "dropin",
@@ -269,8 +268,7 @@ fn parse(
     let mut arch = Arch::X86_64;
     let folder = words.next().filter(|folder| !folder.starts_with('-'))?;
     let mut features = Vec::new();
-    let (mut is_dropin, mut entry, mut memory) = (false, None, None);
-    let mut aborts = Vec::new();
+    let (mut is_dropin, mut memory) = (false, None);
     while let Some(option) = words.next() {
         match &*option {
             "--arch" => arch = Arch::parse(&words.next()?)?,
@@ -280,8 +278,6 @@ fn parse(
             "--heap" => features.push("heap"),
             "--trace" => features.push("trace"),
             "--dropin" => is_dropin = true,
-            "--entry" => entry = Some(words.next()?),
-            "--abort" => aborts.push(words.next()?),
             "--memory" => {
                 let mebibytes = words.next()?.parse().ok()?;
                 memory = Some(mebibytes).filter(|mebibytes| (1..=1024).contains(mebibytes));
@@ -290,7 +286,6 @@ fn parse(
             _ => return None,
         }
     }
-    let entry = entry.as_deref();
     if arch == Arch::Aarch64 && is_dropin {
         return Some(Err(DROPIN_ARCH));
     }
@@ -299,15 +294,9 @@ fn parse(
     }
     let archive = match is_dropin {
         true if features.iter().all(|feature| *feature == "trace") => {
-            if aborts.is_empty() {
-                aborts = ["solo5_abort", "solo5_exit"].map(str::to_owned).into();
-            }
-            let entry = entry.unwrap_or("solo5_app_main");
-            Archive::dropin(features, entry, &aborts, memory.unwrap_or(4))
+            Archive::dropin(features, memory.unwrap_or(4))
         }
-        false if entry.is_none() && aborts.is_empty() && memory.is_none() => {
-            Archive::library(arch, features)
-        }
+        false if memory.is_none() => Archive::library(arch, features),
         _ => return None,
     };
     Some(Ok((folder, archive)))
