@@ -1,11 +1,12 @@
-//! The key file option.
+//! The options with which an agent is reached.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
-use super::Failure;
-use crate::connection::Access;
+use super::{Failure, values};
+use crate::connection::{Access, Timeouts};
 use crate::key::Key;
 
 /// The environment variable that names the key file if the option is absent.
@@ -14,10 +15,16 @@ const VARIABLE: &str = "UNIKPROF_KEY_FILE";
 /// The help heading of the connection options.
 pub(super) const CONNECTION: &str = "Connection";
 
-/// How to authenticate. The key itself is never an argument: every user of the machine can see
-/// those.
+/// How long to wait, and how to authenticate. The key itself is never an argument: every user of
+/// the machine can see those.
 #[derive(Debug, Args)]
 pub(super) struct AccessArguments {
+    /// Timeout for connecting and for each part of a response
+    #[arg(
+        long, value_name = "TIME", default_value = "8s", value_parser = values::duration,
+        global = true, help_heading = CONNECTION
+    )]
+    timeout: Duration,
     /// The key file for an agent that requires a key; default: $UNIKPROF_KEY_FILE
     ///
     /// `keygen` makes it. A file that other users can read is rejected.
@@ -26,6 +33,10 @@ pub(super) struct AccessArguments {
 }
 
 impl AccessArguments {
+    pub(super) fn timeouts(&self) -> Timeouts {
+        Timeouts { connect: self.timeout, answer: self.timeout }
+    }
+
     /// Reads the key, if a file is named; an empty variable counts as unset.
     pub(super) fn access(&self) -> Result<Access, Failure> {
         let named = || std::env::var_os(VARIABLE).filter(|path| !path.is_empty());

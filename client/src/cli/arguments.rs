@@ -192,12 +192,8 @@ pub(super) struct ConnectArguments {
     /// Can be omitted if UNIKPROF_ADDR is set.
     #[arg(value_name = "ADDR", env = ADDRESS_VARIABLE)]
     pub(super) address: Option<Address>,
-    /// Timeout for connecting and for each part of a response
-    #[arg(
-        long, value_name = "TIME", default_value = "8s", value_parser = values::duration,
-        global = true, help_heading = CONNECTION
-    )]
-    pub(super) timeout: Duration,
+    #[command(flatten)]
+    pub(super) access: AccessArguments,
     /// How long to retry a lost connection; 0s disables retries
     #[arg(
         long, value_name = "TIME", default_value = "30s", value_parser = values::duration,
@@ -207,8 +203,6 @@ pub(super) struct ConnectArguments {
     /// Print the result as JSON
     #[arg(long, global = true, help_heading = "Output")]
     pub(super) json: bool,
-    #[command(flatten)]
-    pub(super) access: AccessArguments,
     #[command(subcommand)]
     pub(super) word: ConnectWord,
 }
@@ -489,12 +483,6 @@ pub(super) struct DoctorArguments {
     /// A file of that name takes precedence over a host.
     #[arg(value_name = "FILE|ADDR")]
     pub(super) target: String,
-    /// Timeout for connecting and for each part of a response
-    #[arg(
-        long, value_name = "TIME", default_value = "8s", value_parser = values::duration,
-        help_heading = CONNECTION
-    )]
-    pub(super) timeout: Duration,
     /// Print the result as JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -539,8 +527,9 @@ mod tests {
         let Ok(Arguments { word: Word::Connect(arguments) }) = Arguments::parse_words(words) else {
             panic!("{words:?}");
         };
-        assert!(arguments.timeout + Duration::from_secs(1) < Duration::from_secs(10));
-        assert_eq!(arguments.timeout, Timeouts::default().answer);
+        let answer = arguments.access.timeouts().answer;
+        assert!(answer + Duration::from_secs(1) < Duration::from_secs(10));
+        assert_eq!(answer, Timeouts::default().answer);
     }
 
     /// clap breaks what is too long for the terminal, in the middle of a paragraph that has its own

@@ -24,7 +24,6 @@ use super::{snapshot, status, trace};
 use crate::allocator;
 use crate::caller_table::{self, Prepared, Reserve};
 use crate::charset::local;
-use crate::connection::Timeouts;
 use crate::interrupt::Interrupt;
 use crate::output::NamedAfter;
 use crate::printable::Printable;
@@ -41,10 +40,7 @@ use crate::timeline::Timeline;
 
 pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
     let address = arguments.address()?;
-    let patience = Patience {
-        timeouts: Timeouts { connect: arguments.timeout, answer: arguments.timeout },
-        reconnect: arguments.retry,
-    };
+    let patience = Patience { timeouts: arguments.access.timeouts(), reconnect: arguments.retry };
     // The user's own files first: what is wrong with them needs no guest.
     let names = arguments.word.names().map(NameArguments::words).unwrap_or_default();
     let symbolizer = arguments.word.names().map(NameArguments::symbolizer);
@@ -405,18 +401,9 @@ impl Conversation {
             true => Ok(()),
             false => self.show(&plan, symbolizer, &outcome),
         };
-        let named = outcome.displaced.map_or(Ok(()), |error| Err(error.into()));
-        let failure = match (shown.and(named), outcome.incomplete) {
-            (Ok(()), None) => return Ok(()),
-            (Ok(()), Some(reason)) => {
-                Failure::Incomplete { path: outcome.path, reason: reason.to_string() }
-            }
-            (Err(source), _) => {
-                Failure::AfterRecording { recording: outcome.path, source: Box::new(source) }
-            }
-        };
-        plan.recording.keep();
-        Err(failure)
+        let Outcome { path, displaced, incomplete, .. } = outcome;
+        let ended = Failure::of_recording(path, displaced, shown, incomplete);
+        ended.inspect_err(|_| plan.recording.keep())
     }
 
     /// Writes the reports and a summary.
@@ -466,17 +453,17 @@ impl Conversation {
             "" if warnings.any(SymbolWarning::is_image_missing) => " --image GUEST.ELF",
             named => named,
         };
-        if plan.reports.is_empty() {
+        let printable = |text: &String| Printable(text).to_string();
+        let mut warnings = match plan.reports.is_empty() {
             // The others are about the symbols and the figures of reports.
-            // Why a recording is incomplete is told as the error.
-            let told =
-                |text: &&String| outcome.incomplete.is_none() || !text.contains("incomplete");
-            for warning in recording.profile.recording().warnings.iter().filter(told) {
-                tell!("warning: {}", Printable(warning));
-            }
-        } else {
-            ReportOutput::write_all(&plan.reports, &report)?;
-        }
+            true => recording.profile.recording().warnings.iter().map(printable).collect(),
+            false => report.warnings(),
+        };
+        // This is told as the error.
+        let told = recording.completeness.warning().filter(|_| outcome.incomplete.is_some());
+        let told = told.as_ref().map(printable);
+        warnings.retain(|warning| Some(warning) != told.as_ref());
+        ReportOutput::write_telling(&warnings, &plan.reports, &report)?;
         if to_stdout {
             return Ok(());
         }

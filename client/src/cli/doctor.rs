@@ -9,7 +9,7 @@ use super::arguments::DoctorArguments;
 use super::failure::Failure;
 use super::{names, print, screen};
 use crate::charset;
-use crate::connection::{Address, Timeouts};
+use crate::connection::Address;
 use crate::doctor::{Answers, Diagnosis, Verdict};
 use crate::interrupt::Interrupt;
 use crate::record::{Patience, Session};
@@ -86,10 +86,7 @@ fn recording(path: &Path, arguments: &DoctorArguments) -> Result<Diagnosis, Fail
 /// Asks who the agent is and what it does: neither changes anything in the guest.
 fn agent(address: Address, arguments: &DoctorArguments) -> Result<Diagnosis, Failure> {
     let symbolizer = arguments.names.symbolizer()?;
-    let patience = Patience {
-        timeouts: Timeouts { connect: arguments.timeout, answer: arguments.timeout },
-        reconnect: Duration::ZERO,
-    };
+    let patience = Patience { timeouts: arguments.access.timeouts(), reconnect: Duration::ZERO };
     let access = arguments.access.access()?;
     let interrupt = Interrupt::quitting_at_once();
     let mut session = Session::with_access(address, access, patience, interrupt)?;

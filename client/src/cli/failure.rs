@@ -106,6 +106,23 @@ impl From<CommandError> for Failure {
 }
 
 impl Failure {
+    /// What became of a recording, which is in this file: whether it has the name that was asked
+    /// for, it could be `shown`, and nothing is missing.
+    pub(super) fn of_recording(
+        path: PathBuf,
+        displaced: Option<OutputError>,
+        shown: Result<(), Failure>,
+        incomplete: Option<RecordError>,
+    ) -> Result<(), Failure> {
+        match (shown.and(displaced.map_or(Ok(()), |error| Err(error.into()))), incomplete) {
+            (Ok(()), None) => Ok(()),
+            (Ok(()), Some(reason)) => Err(Failure::Incomplete { path, reason: reason.to_string() }),
+            (Err(source), _) => {
+                Err(Failure::AfterRecording { recording: path, source: Box::new(source) })
+            }
+        }
+    }
+
     /// What to tell the user; nothing where a reader of stdout has just had enough.
     pub(crate) fn text(&self) -> Option<String> {
         match self {

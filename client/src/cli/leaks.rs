@@ -15,7 +15,7 @@ use crate::output::OutputError;
 use crate::printable::Printable;
 use crate::profile::{Amounts, Frame, Held, LiveSample, Mode as RecordedMode, NodeId, Profile};
 use crate::progress::ProgressLine;
-use crate::record::{self, Mode, Session, Settings, own_name};
+use crate::record::{self, Mode, Outcome, Session, Settings, own_name};
 use crate::recording::{Reading, Recording};
 use crate::report::heap::{is_lower_bound, warnings, without_allocator};
 use crate::symbols::Symbolizer;
@@ -109,7 +109,7 @@ pub(super) fn run(arguments: &LeaksArguments) -> Result<(), Failure> {
         None => Looked::whole(first),
         Some(path) => join(first, open(path, reading)?, path)?,
     };
-    show(&looked, &symbolizer, &arguments.show, arguments.json)
+    show(&looked, &symbolizer, &arguments.show, arguments.json, None)
 }
 
 impl ConnectLeaksArguments {
@@ -148,19 +148,17 @@ pub(super) fn connect(
     interrupt.listen_telling(progress.stopping("samples"), || ()).map_err(Failure::Signals)?;
     let outcome = record::watch(session, settings, arguments.length, &path, &mut progress);
     progress.finish();
-    let outcome = outcome?;
-    let path = outcome.path;
-    let looked = Looked::whole(open(&path, Reading::Salvage)?);
-    show(&looked, symbolizer, &arguments.show, json)?;
-    let failure = match (outcome.displaced, outcome.incomplete) {
-        (None, None) => return Ok(()),
-        (Some(error), _) => {
-            Failure::AfterRecording { recording: path, source: Box::new(error.into()) }
+    let Outcome { path, displaced, incomplete, .. } = outcome?;
+    let shown = open(&path, Reading::Salvage).map(Looked::whole).and_then(|looked| {
+        let told = looked.recording.completeness.warning().filter(|_| incomplete.is_some());
+        show(&looked, symbolizer, &arguments.show, json, told)
+    });
+    let ended = Failure::of_recording(path, displaced, shown, incomplete);
+    ended.inspect_err(|_| {
+        if arguments.output.is_none() {
+            let _ = folder.keep();
         }
-        (None, Some(reason)) => Failure::Incomplete { path, reason: reason.to_string() },
-    };
-    let _ = folder.keep();
-    Err(failure)
+    })
 }
 
 /// What was held at several times.
@@ -253,11 +251,13 @@ fn stacks(profile: &Profile) -> std::collections::HashMap<Vec<Frame>, NodeId> {
     nodes.map(|node| (frames(profile, node).collect(), node)).collect()
 }
 
+/// Shows what grows; the warning that is `told` elsewhere is left out of the text.
 fn show(
     looked: &Looked,
     symbolizer: &Symbolizer,
     arguments: &ShowArguments,
     json: bool,
+    told: Option<String>,
 ) -> Result<(), Failure> {
     let mut symbolized = symbolizer.resolve(&looked.recording.profile)?;
     let trimmed = without_allocator(&symbolized);
@@ -288,6 +288,7 @@ fn show(
         growth.held[0] = held;
     }
     let mut warned = profile.recording().warnings.clone();
+    warned.retain(|warning| json || Some(warning) != told.as_ref());
     warned.extend(symbolized.warnings().iter().map(ToString::to_string));
     warned.extend(warnings(profile));
     let warned: Vec<String> = warned.iter().map(|text| Printable(text).to_string()).collect();

@@ -189,11 +189,20 @@ impl ReportOutput {
 
     /// Writes the reports, and their warnings.
     pub fn write_all(outputs: &[ReportOutput], report: &Report<'_>) -> Result<(), CommandError> {
+        Ok(ReportOutput::write_telling(&report.warnings(), outputs, report)?)
+    }
+
+    /// The same with these warnings.
+    pub(super) fn write_telling(
+        warnings: &[String],
+        outputs: &[ReportOutput],
+        report: &Report<'_>,
+    ) -> Result<(), Failure> {
         let is_text_shown = |output: &ReportOutput| {
             output.format == Format::Text && output.target == Target::Stdout
         };
-        warn(&report.warnings(), outputs.iter().any(is_text_shown));
-        Ok(write_each(outputs, |output| output.write(report))?)
+        warn(warnings, outputs.iter().any(is_text_shown));
+        write_each(outputs, |output| output.write(report))
     }
 
     /// Writes the report, whole or not at all.

@@ -14,7 +14,7 @@ use super::{print, print_local, screen, values};
 use crate::interrupt::Interrupt;
 use crate::output::{AtomicFile, NamePattern, NamedAfter, OutputFormat};
 use crate::progress::ProgressLine;
-use crate::record::{self, RecordError, Session};
+use crate::record::{self, Outcome, RecordError, Session};
 use crate::recording::{Reading, Recording};
 use crate::report::Format;
 use crate::symbols::Symbolizer;
@@ -217,19 +217,9 @@ pub(super) fn run(
     progress.finish();
     let outcome = outcome??;
     let shown = show(arguments, &plan, &outcome.path, as_json);
-    let named = outcome.displaced.map_or(Ok(()), |error| Err(error.into()));
-    match (shown.and(named), outcome.incomplete) {
-        (Err(source), _) => {
-            plan.recording.keep();
-            Err(Failure::AfterRecording { recording: outcome.path, source: Box::new(source) })
-        }
-        (Ok(()), None) => Ok(()),
-        (Ok(()), Some(reason)) => {
-            let path = outcome.path;
-            plan.recording.keep();
-            Err(Failure::Incomplete { path, reason: reason.to_string() })
-        }
-    }
+    let Outcome { path, displaced, incomplete, .. } = outcome;
+    let ended = Failure::of_recording(path, displaced, shown, incomplete);
+    ended.inspect_err(|_| plan.recording.keep())
 }
 
 fn show(

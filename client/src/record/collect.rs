@@ -1,7 +1,7 @@
 //! Downloads a recording: fetches epochs and rings, stores them on disk, acknowledges them.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use unikprof_proto::code::{refusal, state};
 use unikprof_proto::frame::{self, Message as _};
@@ -436,23 +436,28 @@ impl<'a> Collector<'a> {
 
     /// Fetches one epoch. If memory runs short in the guest while it is sent, the agent gives up
     /// the oldest of its counts; what has arrived is then taken back, and the epoch is fetched
-    /// anew. It is taken back too if another client has acknowledged the epoch: that client has all
-    /// of it.
+    /// anew; also if the connection breaks within what is held, for as long as one may be lost. It
+    /// is taken back too if another client has acknowledged the epoch: that client has all of it.
     fn fetch(&mut self, epoch: u64, observer: &mut dyn Observer) -> Result<(), RecordError> {
         let length = self.writer.length()?;
         let (nodes, bytes, samples) = (self.nodes.clone(), self.bytes, self.samples);
         let (head, arrived) = (self.head, self.arrived);
         let kept = self.node_frames.as_ref().map_or(0, Vec::len);
-        let mut repeats = MOST_REPEATS;
+        let (mut repeats, mut broke) = (MOST_REPEATS, None);
         loop {
             let Err(error) = self.fetch_once(epoch, observer) else {
                 return Ok(());
             };
             let is_gone = error.is_refused(refusal::NO_EPOCH);
-            let Some(length) =
-                length.filter(|_| is_gone || error.is_changed_epoch() && repeats > 0)
-            else {
-                return Err(error);
+            let broke_within_held = matches!(error, RecordError::Epoch(EpochError::HeldAnew(_)));
+            let is_repeated = if broke_within_held {
+                broke.get_or_insert_with(Instant::now).elapsed() < self.session.reconnect
+            } else {
+                error.is_changed_epoch() && repeats > 0
+            };
+            let Some(length) = length.filter(|_| is_gone || is_repeated) else {
+                let closed = || ConnectionError::Closed { doing: FETCHING }.into();
+                return Err(if broke_within_held { closed() } else { error });
             };
             self.writer.cut_to(length)?;
             self.nodes = nodes.clone();
@@ -464,7 +469,7 @@ impl<'a> Collector<'a> {
             if is_gone {
                 return Err(error);
             }
-            repeats -= 1;
+            repeats -= u32::from(!broke_within_held);
         }
     }
 

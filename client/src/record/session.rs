@@ -48,7 +48,7 @@ impl Default for Patience {
 pub struct Session {
     approach: Approach,
     /// How long to retry a lost connection.
-    reconnect: Duration,
+    pub(super) reconnect: Duration,
     connection: Option<Connection>,
     protocol: u16,
     greeting: Greeting,

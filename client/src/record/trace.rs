@@ -1,7 +1,7 @@
 //! Traces functions: sends the probes, follows the rings, and fetches what was counted.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use unikprof_proto::code::{refusal, trace_flag, trace_state};
@@ -16,10 +16,9 @@ use unikprof_proto::trace::{
 
 use super::rings::{RingsReceived, Wanted};
 use super::session::{Attempt, Session};
-use super::{Event, Observer, RecordError};
+use super::{Event, Observer, Outcome, RecordError};
 use crate::connection::{Connection, ConnectionError, TRACING};
 use crate::frame_reader;
-use crate::output::OutputError;
 use crate::recording::{FileCaller, FileFunction, FileTrace, KnownNodes, RecordingWriter};
 use crate::trace::{Order, TraceError};
 
@@ -63,16 +62,6 @@ pub(crate) struct OrderedProbe {
     pub(crate) instruction: Vec<u8>,
 }
 
-/// How a trace ended.
-#[derive(Debug)]
-pub(crate) struct TraceOutcome {
-    pub(crate) path: PathBuf,
-    /// Why the file does not have the name that was asked for; `None` if it has.
-    pub(crate) displaced: Option<OutputError>,
-    /// Why data is missing, if it is.
-    pub(crate) incomplete: Option<RecordError>,
-}
-
 /// Traces functions and writes what happened into a recording file. `name_of` gives the name of the
 /// function that holds a code.
 ///
@@ -84,7 +73,7 @@ pub(crate) fn trace(
     path: &Path,
     name_of: &dyn Fn(u32) -> Option<String>,
     observer: &mut dyn Observer,
-) -> Result<TraceOutcome, RecordError> {
+) -> Result<Outcome, RecordError> {
     if !order.order.count_only && !session.agent().keeps_time() {
         return Err(RecordError::NoRing);
     }
@@ -109,7 +98,8 @@ pub(crate) fn trace(
     match ended {
         Ok(incomplete) => {
             let displaced = tracer.writer.publish_here_or_beside()?;
-            Ok(TraceOutcome { path: tracer.writer.path().to_owned(), displaced, incomplete })
+            let path = tracer.writer.path().to_owned();
+            Ok(Outcome { path, displaced, incomplete, unacknowledged: None })
         }
         Err(error) => {
             tracer.session.abandon_trace(trace, observer);

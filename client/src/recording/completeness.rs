@@ -10,3 +10,15 @@ pub enum Completeness {
     /// The file is damaged, and this is what was salvaged.
     Salvaged(String),
 }
+
+impl Completeness {
+    /// A recording's warning that something is missing.
+    pub(crate) fn warning(&self) -> Option<String> {
+        match self {
+            Completeness::Complete => None,
+            Completeness::Incomplete(reason) | Completeness::Salvaged(reason) => {
+                Some(format!("the recording is incomplete: {reason}"))
+            }
+        }
+    }
+}

@@ -103,6 +103,10 @@ pub enum EpochError {
     /// The heads of one epoch differ.
     #[error("epoch {0} has changed since its first part was sent")]
     Changed(u64),
+    /// What is held now is another set than when its first part was sent: all of it is needed over
+    /// one connection.
+    #[error("the connection broke within what is held at the end of epoch {0}")]
+    HeldAnew(u64),
     /// The epoch has another number of vCPUs than the guest.
     #[error("expected an epoch of {expected} vCPUs, found one of {found}")]
     Vcpus {
@@ -226,11 +230,12 @@ impl EpochProgress {
         let counters = [vcpu.start.counters, vcpu.end.counters];
         match &self.share {
             Some(share) if self.repeating && share.vcpu == vcpu.vcpu => {
-                // What is held now is another set: the epoch is fetched anew.
-                return if share.counters == counters && share.held == 0 {
-                    Ok(Part::Repeated)
-                } else {
+                return if share.counters != counters {
                     Err(EpochError::Changed(head.epoch))
+                } else if share.held > 0 {
+                    Err(EpochError::HeldAnew(head.epoch))
+                } else {
+                    Ok(Part::Repeated)
                 };
             }
             Some(_) => return Err(self.out_of_place(VcpuEpoch::TYPE)),

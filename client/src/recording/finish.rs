@@ -87,10 +87,7 @@ impl Contents {
             // `read_on` calls a missing end damage.
             (None, None) => Completeness::Salvaged(Damage::NoEnd.to_string()),
         };
-        let mut warnings = Vec::new();
-        if let Completeness::Incomplete(reason) | Completeness::Salvaged(reason) = &completeness {
-            warnings.push(format!("the recording is incomplete: {reason}"));
-        }
+        let mut warnings = Vec::from_iter(completeness.warning());
         if cut_epoch {
             warnings.push(format!(
                 "the last epoch is truncated: its stacks have {} {} of at least {}",

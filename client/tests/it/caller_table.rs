@@ -197,6 +197,16 @@ fn clients_that_send_at_the_same_time_try_again() {
     assert!(peer.starts()[0].caller_table.is_some());
 }
 
+/// Each connection brings some of it: that is progress, however often it breaks.
+#[test]
+fn an_upload_goes_on_over_connections_that_break_within_it() {
+    let image = Image::new();
+    let peer = Peer::start(Script { breaks_uploads: true, ..image.guest(FULL_ROWS) });
+    start(0, &peer, &["--image", image.path(), "--retry", "100ms"], image.folder());
+    assert_eq!(peer.tables().len(), 1);
+    assert!(peer.asked("hello") > 4, "{:?}", peer.log());
+}
+
 /// Guards a timeout that grew with the table: what the system takes off the client's hands the
 /// agent has not read.
 #[test]

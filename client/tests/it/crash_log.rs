@@ -17,18 +17,21 @@ use fake::platform::TwoVcpus;
 use fake::stacks::{Random, any_stack};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use unikprof_agent::{Agent, Config, MAX_DEPTH, minimum_bytes, ring_bytes};
+use unikprof_agent::{Agent, Config, MAX_DEPTH, live_bytes, minimum_bytes, ring_bytes};
 use unikprof_client::exit_code;
 use unikprof_client::profile::{Frame, Profile, SpecialFrame};
 use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_client::recover::{Remains, Search};
 use unikprof_client::timeline::{What, Window};
+use unikprof_proto::code::mode;
 use unikprof_proto::console::{Lines, REPEATED};
 use unikprof_proto::file::BlockHead;
+use unikprof_proto::message::Start;
 
 use crate::peer::program::{self, has};
 
 const PERIOD_NS: u64 = 1_000_000;
+const TIME: Start<'_> = Start::running_time("measured", PERIOD_NS);
 /// Ticks on each vCPU, each with a mark before it: all of them fit the ring.
 const TICKS: usize = 150;
 const RECORDS: usize = 400;
@@ -51,20 +54,23 @@ struct Crash {
 
 impl Crash {
     fn new(seed: u64) -> Crash {
-        Crash::of(seed, 2, true, 0)
+        Crash::of(seed, 2, Some(TIME), 0)
     }
 
-    /// One of so many vCPUs that recorded or not, so many ns ago.
-    fn of(seed: u64, vcpus: u32, records: bool, ago_ns: u64) -> Crash {
+    /// One of so many vCPUs with this recording, so many ns ago.
+    fn of(seed: u64, vcpus: u32, recording: Option<Start<'_>>, ago_ns: u64) -> Crash {
         let config = Config { vcpus, guest_name: Some("web"), ..fake::CONFIG };
         let bytes = minimum_bytes(vcpus as usize, 1) + 250_000 * vcpus as usize;
         let mut memory = vec![MaybeUninit::uninit(); bytes];
         let mut ring = vec![MaybeUninit::uninit(); ring_bytes(vcpus as usize, RECORDS)];
         let agent = Agent::new(TwoVcpus::new(MAX_DEPTH), config, &mut memory).unwrap();
-        let agent = agent.with_ring(&mut ring);
+        let mut live = vec![MaybeUninit::uninit(); live_bytes(1_000)];
+        let agent = agent.with_ring(&mut ring).with_live_memory(&mut live);
         let name = agent.event_name("request").unwrap();
-        if records {
-            InProcess::connect(&agent).unwrap().start(PERIOD_NS).unwrap();
+        let address = |number| std::ptr::without_provenance(0x1000 * (number + 1));
+        agent.on_alloc(address(0), 1);
+        if let Some(recording) = recording {
+            InProcess::connect(&agent).unwrap().start_as(&recording).unwrap();
         }
         agent.platform().wall_clock_ns.fetch_sub(ago_ns, Ordering::Relaxed);
         let (platform, mut random) = (agent.platform(), Random::new(seed));
@@ -75,6 +81,7 @@ impl Crash {
             platform.fake.advance(2 * PERIOD_NS);
             agent.mark(name, number as u64);
             let stack = any_stack(&mut random);
+            agent.on_alloc_from(address(number), 1 << 20, || platform.fake.stack().lay(&stack));
             agent.on_tick(Some(&platform.fake.stack().lay(&stack)));
             *all.entry((vcpu, stack.0)).or_default() += 1;
         }
@@ -252,12 +259,12 @@ fn either_end_tells_the_last_moments() {
     let told = crash.told(&find(&gzip[..gzip.len() / 2])[0]);
     assert!(told.iter().all(|told| *told > 0), "{told:?}");
     // With more vCPUs, and with events alone.
-    for (vcpus, records) in [(8, true), (10, false)] {
-        let crash = Crash::of(3, vcpus, records, 0);
+    for (vcpus, recording) in [(8, Some(TIME)), (10, None)] {
+        let crash = Crash::of(3, vcpus, recording, 0);
         let text = crash.lines().join("\r\n");
         for log in [&text[..BEGINNING], &text[text.len() - BEGINNING..]] {
             let mut told = crash.told(&find(log.as_bytes())[0]);
-            told.truncate(if records { usize::MAX } else { vcpus as usize });
+            told.truncate(if recording.is_some() { usize::MAX } else { vcpus as usize });
             assert!(told.iter().all(|told| *told > 0), "{vcpus} vCPUs: {told:?}");
         }
     }
@@ -270,7 +277,7 @@ fn of_several_crashes_the_newest_by_its_own_time_is_taken() {
     const DAY_NS: u64 = 86_400_000_000_000;
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    let (newer, older) = (Crash::new(3), Crash::of(4, 2, true, DAY_NS));
+    let (newer, older) = (Crash::new(3), Crash::of(4, 2, Some(TIME), DAY_NS));
     let write =
         |log: [&[String]; 2]| fs::write(directory.join("log"), log.concat().join("\n")).unwrap();
     let (lines, others) = (newer.lines(), older.lines());
@@ -293,14 +300,19 @@ fn of_several_crashes_the_newest_by_its_own_time_is_taken() {
 fn the_next_command_shows_what_is_in_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    let (crash, events) = (Crash::new(3), Crash::of(3, 2, false, 0));
+    let (crash, events) = (Crash::new(3), Crash::of(3, 2, None, 0));
     let (lines, of_events) = (crash.lines(), events.lines());
     let small: Vec<String> = Lines::of(&crash.small).map(|line| line.to_string()).collect();
+    let cut = &lines[..lines.len() / 2];
+    let heap = |mode| Crash::of(3, 2, Some(Start::heap("measured", mode, 64)), 0).lines();
+    let (alloc, live) = (heap(mode::ALLOC), heap(mode::LIVE));
     for (name, log, code, said) in [
-        ("whole", &lines[..], exit_code::SUCCESS, "300  request"),
-        ("cut", &lines[..lines.len() / 2], exit_code::INCOMPLETE, "lines are not in the log"),
-        ("events", &of_events, exit_code::SUCCESS, "300  request"),
-        ("small", &small, exit_code::SUCCESS, "missing from a crash dump"),
+        ("whole", &lines[..], exit_code::SUCCESS, ["request", "300  request"]),
+        ("cut", cut, exit_code::INCOMPLETE, ["request", "are not in the log"]),
+        ("events", &of_events, exit_code::SUCCESS, ["request", "300  request"]),
+        ("small", &small, exit_code::SUCCESS, ["request", "missing from a crash dump"]),
+        ("alloc", &alloc, exit_code::SUCCESS, ["alloc", "alloc"]),
+        ("live", &live, exit_code::SUCCESS, ["live", "live"]),
     ] {
         fs::write(directory.join(name), log.join("\r\n")).unwrap();
         let (told, _) = program::run(code.into(), &["recover", name], directory);
@@ -308,7 +320,7 @@ fn the_next_command_shows_what_is_in_the_file() {
         let next = next.unwrap().replace(" --image GUEST.ELF", "");
         let words: Vec<&str> = next.split(' ').collect();
         let (report, _) = program::run(exit_code::SUCCESS.into(), &words, directory);
-        has(&report, &["web", "request", said]);
+        has(&report, &["web", said[0], said[1]]);
     }
     // No command replaces what it reads.
     fs::write(directory.join("names.json"), "0000000000001000 T main\n").unwrap();

@@ -11,7 +11,8 @@ use crate::peer::{self, PATIENT, Peer, Ring, Script, encode, program, ring, samp
 use unikprof_client::record::{self, RecordError};
 use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_client::timeline::Window;
-use unikprof_proto::code::{message_type as types, refusal};
+use unikprof_proto::code::{message_type as types, mode, refusal};
+use unikprof_proto::live;
 use unikprof_proto::message::Started;
 use unikprof_proto::ring::kind;
 use unikprof_test_kit::assert_is;
@@ -215,37 +216,53 @@ fn a_file_that_is_removed_or_replaced_while_it_is_written_is_kept_beside() {
         std::fs::rename(file.with_extension("new"), file).unwrap();
     };
     let folder_removed: fn(&Path) = |file| std::fs::remove_dir_all(file.parent().unwrap()).unwrap();
-    for harm in [removed, replaced, folder_removed] {
+    let usual = script(20, 12, 3);
+    let live = Script {
+        mode: mode::LIVE,
+        interval_bytes: 64,
+        period_ns: 0,
+        vcpus: vec![vec![(0, vec![0x130, 0x110], 0)]],
+        held: vec![vec![live::Sample { node: 1, size: 64, born_ns: 1_000 }]],
+        grows: false,
+        ring: None,
+        wants_fetch: true,
+        ..usual.clone()
+    };
+    let record = &["record", "-o", "r.unikprof", "-o", "../r.folded"][..];
+    let leaks = &["leaks", "1h", "-o", "r.unikprof"][..];
+    for (harm, at, script, words) in [
+        (removed, 7, &usual, record),
+        (removed, 10, &usual, record),
+        (replaced, 7, &usual, record),
+        (replaced, 10, &usual, record),
+        (folder_removed, 7, &usual, record),
+        (folder_removed, 10, &usual, record),
+        (removed, 7, &live, leaks),
+        (folder_removed, 10, &live, leaks),
+    ] {
         let folder = outer.path().join("here");
-        let path = folder.join("r.unikprof");
-        for at in [7, 10] {
-            let place = path.clone();
-            let script = Script {
-                on_acknowledge: Some(Arc::new(move |epoch| {
-                    if epoch == at {
-                        harm(&place);
-                    }
-                })),
-                ..script(20, 12, 3)
-            };
-            std::fs::create_dir(&folder).unwrap();
-            let peer = Peer::start(script.clone());
-            let words = ["record", "-o", "r.unikprof", "-o", "../r.folded"];
-            let outcome = program::command(
-                &[&["connect", &peer.address.to_string()], &words[..]].concat(),
-                &folder,
-            )
-            .env("TMPDIR", outer.path())
-            .output()
-            .unwrap();
-            let stderr = String::from_utf8(outcome.stderr).unwrap();
-            assert_eq!(outcome.status.code(), Some(7), "{stderr}");
-            let named = stderr.split("the recording itself is in ").nth(1).unwrap();
-            let kept = read(&folder.join(named.split(';').next().unwrap()));
-            assert_eq!(kept.completeness, Completeness::Complete);
+        let place = folder.join("r.unikprof");
+        let spoils = move |epoch: u64| {
+            if epoch == at {
+                harm(&place);
+            }
+        };
+        let script = Script { on_acknowledge: Some(Arc::new(spoils)), ..script.clone() };
+        std::fs::create_dir(&folder).unwrap();
+        let peer = Peer::start(script.clone());
+        let address = peer.address.to_string();
+        let words = [&["connect", &address], words].concat();
+        let outcome = program::command(&words, &folder).env("TMPDIR", outer.path()).output();
+        let outcome = outcome.unwrap();
+        let stderr = String::from_utf8(outcome.stderr).unwrap();
+        assert_eq!(outcome.status.code(), Some(7), "{stderr}");
+        let named = stderr.split("the recording itself is in ").nth(1).unwrap();
+        let kept = read(&folder.join(named.split(';').next().unwrap()));
+        assert_eq!((kept.completeness, kept.epochs), (Completeness::Complete, 4));
+        if script.mode == mode::CPU {
             assert_eq!(kept.profile.sample_count(), samples(&script, 4));
-            let _ = std::fs::remove_dir_all(&folder);
         }
+        let _ = std::fs::remove_dir_all(&folder);
     }
 }
 
@@ -399,8 +416,13 @@ fn a_guest_that_was_suspended_is_not_drained_into_the_same_file() {
     let path = here.path().join("r.unikprof");
     let script = script(40, 5, 1);
     let greeting = 16 + peer::welcome(&script, 1_000).concat().len();
-    let peer =
-        Peer::start(Script { cuts: vec![greeting + 40], second_instance: Some(9), ..script });
-    let error = peer.record(&path, PATIENT).unwrap_err();
+    let script = Script { cuts: vec![greeting + 40], second_instance: Some(9), ..script };
+    let error = Peer::start(script.clone()).record(&path, PATIENT).unwrap_err();
     assert!(matches!(error, RecordError::GuestChanged), "{error}");
+    for words in [&["events", "--follow"][..], &["top"], &["dump"]] {
+        let peer = Peer::start(script.clone());
+        let (_, stderr) = program::connect(3, &peer, words, here.path());
+        program::has(&stderr, &["what is there now is another, and `check` shows what it has"]);
+        assert!(!stderr.contains("stop --name"), "{stderr}");
+    }
 }

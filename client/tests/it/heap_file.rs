@@ -221,7 +221,8 @@ fn what_is_held_is_that_of_the_last_epoch_with_its_age() {
     has(&text, &["       age  function", "held", "freed"]);
 }
 
-/// The line breaks after every possible number of bytes: what is held is never counted twice.
+/// The line breaks after every possible number of bytes, and then often at one place: what is held
+/// is never counted twice.
 #[test]
 fn a_fetch_broken_anywhere_holds_everything_once() {
     let samples = (0..7).map(|at| held(2 + at % 2, 2_000, 1_000 + at)).collect();
@@ -229,8 +230,10 @@ fn a_fetch_broken_anywhere_holds_everything_once() {
     let directory = tempfile::tempdir().unwrap();
     let greeting = 16 + peer::welcome(&script, 1_000).concat().len();
     let epoch = peer::share(&script, 7, 0, 0, 0).concat().len();
-    for cut in (0..epoch).step_by(7) {
-        let peer = Peer::start(Script { cuts: vec![greeting + 16 + cut], ..script.clone() });
+    let cuts = (0..epoch).step_by(7).map(|cut| (cut, 1));
+    for (cut, times) in cuts.chain([(epoch - 1, 36)]) {
+        let cuts = vec![greeting + 16 + cut; times];
+        let peer = Peer::start(Script { cuts, ..script.clone() });
         let path = directory.path().join("r.unikprof");
         let request = Request::Stop { recording: 0 };
         let outcome = record::fetch(&mut peer.session(PATIENT), request, &path, &mut ()).unwrap();

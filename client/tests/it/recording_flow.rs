@@ -150,25 +150,6 @@ fn the_recording_goes_on_while_the_line_is_down() {
 }
 
 #[test]
-fn what_arrived_before_the_line_broke_for_good_is_kept_and_says_so() {
-    let script = Script::default();
-    let cut = greeting(&script) + 16 + epoch_bytes(&script) / 2;
-    // Every later connection ends within its greeting.
-    let peer = Peer::start(Script { cuts: [vec![cut], vec![20; 1000]].concat(), ..script.clone() });
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("r.unikprof");
-    let request = Request::Stop { recording: 0 };
-    let mut session = peer.session(Duration::from_millis(400));
-    let outcome = record::fetch(&mut session, request, &path, &mut ()).unwrap();
-    assert_is!(outcome.incomplete, Some(RecordError::Lost { .. }));
-    assert_eq!(peer.asked("acknowledge"), 0);
-    let recording = Recording::open(&path, Reading::Strict).unwrap();
-    assert_is!(recording.completeness, Completeness::Incomplete(_));
-    let samples = recording.profile.sample_count();
-    assert!(samples > 0 && samples < script.samples(), "{samples}");
-}
-
-#[test]
 fn nothing_is_written_where_nothing_arrived() {
     let script = Script::default();
     let peer =

@@ -38,6 +38,8 @@ pub(super) struct Plan {
     pub(super) memory: usize,
     /// At a time.
     pub(super) recordings: u32,
+    /// What their clocks show at a boot, in s since 1970; `None`: this machine's time.
+    pub(super) date: Option<u64>,
 }
 
 /// What a guest is told to do.
@@ -125,7 +127,8 @@ impl Guest {
             platform_name: "simulated",
             reachable_when_busy: true,
         };
-        let agent = Agent::new(Simulated::new(), config, &mut memory).map_err(Failure::Agent)?;
+        let platform = Simulated::new(plan.date);
+        let agent = Agent::new(platform, config, &mut memory).map_err(Failure::Agent)?;
         let service = Service::new(&agent, Access::Keys(&plan.keys)).map_err(Failure::Serve)?;
         self.lives.push(Life { instance: agent.instance(), ticks: 0 });
         let mut running = Running {

@@ -69,6 +69,9 @@ struct Arguments {
     /// How many recordings an agent can have at a time
     #[arg(long, default_value_t = 2, value_name = "N")]
     recordings: u32,
+    /// What their clocks show at a boot, in s since 1970; this machine's time if omitted
+    #[arg(long, value_name = "S")]
+    date: Option<u64>,
     /// Where the guests listen; 0: each on a port that is free
     #[arg(long, default_value_t = 7777)]
     port: u16,
@@ -132,6 +135,7 @@ fn run(arguments: &Arguments) -> Result<Value, Failure> {
         round_trip: Duration::from_millis(arguments.round_trip),
         memory: arguments.memory << 10,
         recordings: arguments.recordings,
+        date: arguments.date,
     }));
     let mut parts: Vec<Vec<(Guest, TcpListener)>> = Vec::new();
     parts.resize_with(arguments.threads.into(), Vec::new);

@@ -25,12 +25,12 @@ pub(super) struct Simulated {
 }
 
 impl Simulated {
-    pub(super) fn new() -> Self {
+    /// One whose clock shows this date, in s since 1970, or this machine's.
+    pub(super) fn new(date: Option<u64>) -> Self {
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Simulated {
             origin: Instant::now(),
-            origin_unix_ns: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |since| since.as_nanos() as u64),
+            origin_unix_ns: date.map_or_else(now, Duration::from_secs).as_nanos() as u64,
             now_ns: Cell::new(0),
             rests_at_ns: Cell::new(None),
             stack: RefCell::new(None),

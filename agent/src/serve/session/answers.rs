@@ -222,6 +222,7 @@ impl Session {
         let live = context.agent.live();
         let live = live.filter(|_| recording.settings().mode == mode::LIVE);
         let mut payload = [0; OUTPUT - NODES_OVERHEAD];
+        let payload = self.run(&mut payload);
         // The next part, or after the last one the newest node that the client has, and the sum of
         // counts or live samples.
         let next = match part {
@@ -246,7 +247,7 @@ impl Session {
                 self.histogram(share, histogram::LATENESS_NS, cells.lateness_ns_of(epoch));
                 Ok(Part::Nodes { sent: share.known, last: slot.table.newest() })
             }
-            Part::Nodes { sent, last } => Ok(match slot.table.encode(sent, last, &mut payload) {
+            Part::Nodes { sent, last } => Ok(match slot.table.encode(sent, last, payload) {
                 Some(Run { first, count, bytes }) => {
                     self.send(&Nodes {
                         vcpu,
@@ -262,8 +263,7 @@ impl Session {
                 let column = Column::of(recording.index(), epoch);
                 let segments = cells.segments.of(epoch);
                 let range = (sent, last);
-                let run =
-                    slot.table.encode_counts(column, segments, range, COUNTS_BUDGET, &mut payload);
+                let run = slot.table.encode_counts(column, segments, range, COUNTS_BUDGET, payload);
                 match run {
                     Some(CountRun { count, bytes, until }) => {
                         if count > 0 {
@@ -289,7 +289,7 @@ impl Session {
             }
             Part::Live { bucket, samples, last } => {
                 let run = live.and_then(|live| {
-                    recording.encode_live(live, vcpu, (&slot.table, last), bucket, &mut payload)
+                    recording.encode_live(live, vcpu, (&slot.table, last), bucket, payload)
                 });
                 match run {
                     Some(CountRun { count, bytes, until }) => {

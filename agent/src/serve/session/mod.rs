@@ -43,6 +43,10 @@ use opening::own_preamble;
 /// Room for one frame of an answer. Nodes fill it; all other frames are smaller.
 const OUTPUT: usize = 4096;
 
+/// Runs of nodes, counts and records are no longer than what their connection has carried before
+/// them, or than this: one that breaks again and again, or is very slow, brings some each time.
+const SHORTEST_RUN: usize = 512;
+
 /// Where a frame begins in the output; a record's header may come before it.
 const FRAME: usize = RECORD_HEADER;
 
@@ -108,6 +112,8 @@ pub(crate) struct Session {
     input_length: usize,
     output_start: usize,
     output_end: usize,
+    /// How many bytes the connection has carried to the client.
+    carried: usize,
     input: [u8; HEADER + MAX_REQUEST],
     output: [u8; FRAME + OUTPUT + TAG],
 }
@@ -129,6 +135,7 @@ impl Default for Session {
             input_length: 0,
             output_start: 0,
             output_end: 0,
+            carried: 0,
             input: [0; HEADER + MAX_REQUEST],
             output: [0; FRAME + OUTPUT + TAG],
         }
@@ -177,6 +184,7 @@ impl Session {
         self.input_length = 0;
         self.output_start = 0;
         self.output_end = 0;
+        self.carried = 0;
     }
 
     /// When an unauthenticated client has connected; `None` for others.
@@ -279,6 +287,7 @@ impl Session {
             room[..length].copy_from_slice(&pending[..length]);
             written += length;
             self.output_start += length;
+            self.carried = self.carried.saturating_add(length);
             if self.output_start < self.output_end {
                 break;
             }
@@ -395,6 +404,12 @@ impl Session {
     fn send<'f, M: Message<'f>>(&mut self, message: &M) {
         let sent = frame::encode(message, self.room());
         self.sent(sent);
+    }
+
+    /// The part of `room` that the next run may fill.
+    fn run<'r>(&self, room: &'r mut [u8]) -> &'r mut [u8] {
+        let length = self.carried.max(SHORTEST_RUN).min(room.len());
+        room.get_mut(..length).unwrap_or_default()
     }
 
     /// The unused rest of the output.

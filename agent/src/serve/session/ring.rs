@@ -56,8 +56,9 @@ impl Session {
             return false;
         };
         let mut payload = [0; OUTPUT - OVERHEAD];
+        let payload = self.run(&mut payload);
         let room = &mut self.output[self.output_end..FRAME + OUTPUT];
-        match answer.encode(context.agent, rings, &mut payload, room) {
+        match answer.encode(context.agent, rings, payload, room) {
             Ok((length, next)) => {
                 self.output_end += length;
                 self.ring = next;

@@ -14,6 +14,10 @@ use super::{MAX_REQUEST, NEWER, OLDER, RECORDING, Script, StackNode};
 
 /// The welcome and its mappings, a frame each.
 pub fn welcome(script: &Script, monotonic_ns: u64) -> Vec<Vec<u8>> {
+    let heap = match mode::is_heap(script.mode) {
+        true => capability::HEAP | capability::LIVE,
+        false => 0,
+    };
     vec![
         encode(&Welcome {
             agent_version: "0.1.0",
@@ -25,7 +29,7 @@ pub fn welcome(script: &Script, monotonic_ns: u64) -> Vec<Vec<u8>> {
             mappings: 1,
             monotonic_ns,
             wall_clock_ns: script.wall_clock_ns,
-            capabilities: 1 | script.ring.as_ref().map_or(0, |_| capability::RING),
+            capabilities: 1 | heap | script.ring.as_ref().map_or(0, |_| capability::RING),
             min_period_ns: 10_000,
             max_period_ns: 10_000_000_000,
             max_depth: 128,

@@ -116,6 +116,8 @@ pub struct Script {
     pub table_replaced: bool,
     /// Once this many rows of a caller table have arrived, nothing more is read.
     pub stalls_after_rows: Option<usize>,
+    /// Hangs up behind each message with rows of a caller table.
+    pub breaks_uploads: bool,
     /// Hangs up when it has refused something.
     pub hangs_up: bool,
     /// The key it asks for, and what it does with it; open without.
@@ -222,6 +224,7 @@ impl Default for Script {
             caller_table: None,
             table_replaced: false,
             stalls_after_rows: None,
+            breaks_uploads: false,
             hangs_up: false,
             keyed: None,
             second_is_open: false,
@@ -577,7 +580,10 @@ impl Guest {
                         thread::park();
                     }
                 }
-                Ok(())
+                match self.script.breaks_uploads {
+                    true => Err(std::io::ErrorKind::ConnectionAborted.into()),
+                    false => Ok(()),
+                }
             }
             types::TABLE_END => {
                 let end: TableEnd = frame::decode(&frame).unwrap();

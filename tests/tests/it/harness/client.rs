@@ -64,6 +64,11 @@ impl Client {
         }
     }
 
+    /// The same at another address.
+    pub(crate) fn at(self, address: SocketAddr) -> Client {
+        Client { address, ..self }
+    }
+
     /// The same, showing the key in a file.
     pub(crate) fn with_key(self, file: &Path) -> Client {
         Client { key: Some(file.into()), ..self }

@@ -45,6 +45,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     next: Plan,
+    /// How many bytes towards the client each other connection lasts for.
+    each: Option<usize>,
     /// What was forwarded to the guest, by connection.
     sent: Vec<Vec<u8>>,
     /// How many bytes came back on the last connection.
@@ -83,6 +85,11 @@ impl Proxy {
     /// The next connection lasts for `bytes` towards the client.
     pub(crate) fn limit_next(&self, bytes: usize, then: Then) {
         self.shared.lock().next.limit = Some((bytes, then));
+    }
+
+    /// Each connection lasts for `bytes` towards the client.
+    pub(crate) fn limit_each(&self, bytes: usize) {
+        self.shared.lock().each = Some(bytes);
     }
 
     /// The next connection, which is in the clear, lasts until the client sends a message of this
@@ -178,6 +185,7 @@ impl Shared {
                 continue;
             };
             let plan = mem::take(&mut state.next);
+            let limit = plan.limit.or(state.each.map(|bytes| (bytes, Then::Cut)));
             let number = state.sent.len();
             state.sent.push(Vec::new());
             state.connections.push([&client, &guest].map(|end| end.try_clone().unwrap()));
@@ -191,7 +199,7 @@ impl Shared {
                 None => upwards.forward(from_client, guest, Some(number), None, up),
             });
             let downwards = Arc::clone(self);
-            thread::spawn(move || downwards.forward(from_guest, client, None, plan.limit, down));
+            thread::spawn(move || downwards.forward(from_guest, client, None, limit, down));
         }
     }
 

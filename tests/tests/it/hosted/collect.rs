@@ -25,12 +25,14 @@ fn counted(client: &Client) -> u64 {
     one.unwrap()["counters"]["ticks"].as_u64().unwrap()
 }
 
-/// `UNIKPROF_COLLECT_SECONDS` makes the faults go on for longer.
+/// The guests' clocks show 2001, which the engine would refuse. `UNIKPROF_COLLECT_SECONDS` makes the
+/// faults go on for longer.
 #[test]
 #[ignore = "full: records a guest"]
 fn every_tick_is_somewhere_through_faults() {
     const GUESTS: usize = 3;
-    let mut many = ManyGuests::start(&["--guests", "3", "--round-trip", "4", "--stacks", "100"]);
+    let words = ["--guests", "3", "--round-trip", "4", "--stacks", "100", "--date", "1000000000"];
+    let mut many = ManyGuests::start(&words);
     let folder = many.folder.path().to_owned();
     let engine = Receiver::start().unwrap();
     let mut toml = fs::File::options().append(true).open(folder.join("fleet.toml")).unwrap();
@@ -48,7 +50,9 @@ fn every_tick_is_somewhere_through_faults() {
     collector.wait_for("ticks in the folder", GUESTS, |guest| {
         ticks(guest, "folder", "accepted") > 100 && ticks(guest, "pyroscope", "spooled") > 100
     });
-    assert!(collector.log().contains("pyroscope does not take profiles now"));
+    let log = collector.log();
+    assert!(log.contains("pyroscope does not take profiles now"), "{log}");
+    assert!(log.contains("guest-0002: its clock is") && log.contains("are shifted"), "{log}");
     // A person is told who has the recording.
     let refused = many.client(0).connect(&["dump", "--name", "collect", "-o", "mine.unikprof"]);
     assert_eq!(refused.code, Some(12), "{refused:?}");

@@ -1,30 +1,13 @@
-//! Lines that break, and users who do not wait.
+//! Lines that break, and clients that are killed.
 
 use unikprof_client::exit_code;
 use unikprof_client::recording::Completeness;
 use unikprof_proto::code::message_type;
 
-use crate::harness::{Client, Guest, Proxy, Then, wait_until};
+use crate::harness::{Client, Guest, Keyed, Proxy, Then, wait_until};
 
 /// In the middle of the stacks: behind the preamble, the welcome and its mappings.
 const IN_THE_MIDDLE: usize = 12_000;
-
-#[test]
-#[ignore = "full: records a guest"]
-fn ctrl_c_keeps_what_was_sampled() {
-    let guest = Guest::start("shares");
-    let client = guest.client();
-    let running = client.begin(&["record", "1h", "-o", "run.unikprof", "--json"]);
-    let watcher = guest.client();
-    watcher.wait_for_samples(100);
-    running.interrupt();
-    let told = running.finish().expect_json();
-    assert_eq!(told["complete"], true);
-    let recording = client.recording("run.unikprof");
-    assert_eq!(recording.completeness, Completeness::Complete);
-    assert!(recording.profile.sample_count() >= 100);
-    assert_eq!(watcher.status()["state"], "idle", "the guest is left as it was found");
-}
 
 #[test]
 #[ignore = "full: records a guest"]
@@ -67,45 +50,46 @@ fn clients_that_start_together_over_a_slow_line_both_start() {
     }
 }
 
-/// Starts a recording of many stacks and answers its guest, once there are enough.
-fn guest_with_many_stacks() -> Guest {
-    let guest = Guest::start("deep");
-    let client = guest.client();
+/// Records until there are so many stack nodes.
+fn record_stacks(client: &Client, least: u64) {
     client.must(&["start", "-F", "4999"]);
-    client.wait_for_status("a large table", |status| status["nodes_used"].as_u64() > Some(3_000));
-    guest
+    client.wait_for_status("a large table", |status| status["nodes_used"].as_u64() > Some(least));
 }
 
 /// Cut again and again: each connection brings some more, and nothing comes twice.
 #[test]
-fn a_download_cut_in_the_middle_goes_on_from_there() {
-    let guest = guest_with_many_stacks();
-    let proxy = Proxy::to(guest.address());
-    proxy.limit_next(IN_THE_MIDDLE, Then::Cut);
-    let client = Client::of(proxy.address());
-    client.must(&["stop", "-o", "all.unikprof"]);
-    proxy.wait_for_limit();
-    assert_eq!(proxy.connections(), 2);
-    let recording = client.recording("all.unikprof");
-    assert_eq!(
-        recording.profile.recording().warnings,
-        Vec::<String>::new(),
-        "samples add up, so none is missing or counted twice"
-    );
-    let counters = recording.profile.counters();
-    assert_eq!(recording.profile.sample_count(), counters.recorded);
+fn a_download_over_connections_of_3000_bytes_is_whole() {
+    let (open, keyed) = (Guest::start("deep"), Keyed::start("deep"));
+    for (guest, near) in [(&open, open.client()), (&keyed.guest, keyed.owner())] {
+        record_stacks(&near, 600);
+        let proxy = Proxy::to(guest.address());
+        proxy.limit_each(3_000);
+        let client = near.at(proxy.address());
+        client.must(&["stop", "-o", "all.unikprof", "--retry", "1s"]);
+        assert!(proxy.connections() > 4);
+        let recording = client.recording("all.unikprof");
+        assert_eq!(
+            recording.profile.recording().warnings,
+            Vec::<String>::new(),
+            "samples add up, so none is missing or counted twice"
+        );
+        let counters = recording.profile.counters();
+        assert_eq!(recording.profile.sample_count(), counters.recorded);
+    }
 }
 
 #[test]
 fn what_arrived_before_the_line_broke_for_good_is_kept_and_said() {
-    let guest = guest_with_many_stacks();
+    let guest = Guest::start("deep");
+    record_stacks(&guest.client(), 3_000);
     let proxy = Proxy::to(guest.address());
     proxy.limit_next(IN_THE_MIDDLE, Then::CutForGood);
     let client = Client::of(proxy.address());
     let finished = client
-        .connect(&["stop", "-o", "part.unikprof", "--retry", "500ms"])
+        .connect(&["stop", "-o", "part.unikprof", "-o", "part.folded", "--retry", "500ms"])
         .expect_code(exit_code::INCOMPLETE);
-    assert!(finished.stderr.contains("incomplete"), "{}", finished.stderr);
+    let told = finished.stderr.matches("the recording is incomplete").count();
+    assert_eq!(told, 1, "{}", finished.stderr);
     let recording = client.recording("part.unikprof");
     assert!(
         matches!(&recording.completeness, Completeness::Incomplete(reason) if !reason.is_empty())

@@ -4,7 +4,7 @@ use unikprof_client::exit_code;
 use unikprof_client::profile::Mode;
 
 use crate::harness::time::sum;
-use crate::harness::{Client, Guest};
+use crate::harness::{Guest, RunningClient};
 
 /// One is stopped, one dumped and goes on, one thrown away; none of it touches the others. Each by
 /// another client: a name is all that one needs.
@@ -84,23 +84,30 @@ fn the_same_name_and_one_too_many_are_refused_and_nothing_else_changes() {
     assert_eq!(client.recording_names(), ["a", "b", "c", "d"]);
 }
 
-/// Two that record at once have a recording each, and leave a third one alone.
+/// Two that record at once into one file have a recording each, both of which are kept, and leave a
+/// third one alone.
 #[test]
 #[ignore = "full: records a guest"]
 fn record_goes_on_beside_others() {
     let guest = Guest::start("shares");
-    let (left, right) = (guest.client(), guest.client());
-    left.must(&["start", "--name", "nightly"]);
-    let words = ["record", "1s", "-o", "run.unikprof"];
-    for running in [left.begin(&words), right.begin(&words)] {
-        running.finish().expect_success();
-    }
-    let of = |client: &Client| {
-        let recording = client.recording("run.unikprof");
-        recording.profile.recording().name.clone()
-    };
-    assert_ne!(of(&left), of(&right));
-    assert_eq!(left.recording_names(), ["nightly"]);
+    let client = guest.client();
+    client.must(&["start", "--name", "nightly"]);
+    let record = |name| client.begin(&["record", "1h", "-o", "run.unikprof", "--name", name]);
+    let running = [record("a"), record("b")];
+    client.wait_for_samples_of(&["a", "b"], 20);
+    running.iter().for_each(RunningClient::interrupt);
+    let mut ended = running.map(RunningClient::finish);
+    ended.sort_by_key(|one| one.code);
+    let codes = [exit_code::SUCCESS, exit_code::OUTPUT].map(|code| Some(i32::from(code)));
+    assert_eq!(ended.each_ref().map(|one| one.code), codes, "{ended:?}");
+    let kept = ended[1].stderr.split("the recording itself is in ").nth(1).unwrap();
+    let names = ["run.unikprof", kept.split(';').next().unwrap()].map(|file| {
+        let profile = client.recording(file).profile;
+        assert!(profile.sample_count() >= 20);
+        profile.recording().name.clone()
+    });
+    assert_ne!(names[0], names[1]);
+    assert_eq!(client.recording_names(), ["nightly"]);
 }
 
 #[test]

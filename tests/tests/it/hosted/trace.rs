@@ -464,6 +464,30 @@ fn a_guest_that_is_gone_ends_the_trace() {
     }
 }
 
+/// What was traced is kept beside, or where temporary files are.
+#[test]
+#[ignore = "full: records a guest"]
+fn a_trace_whose_folder_is_removed_is_kept() {
+    let mut guest = Guest::start("traced");
+    let client = guest.client();
+    std::fs::create_dir(client.path("here")).unwrap();
+    let words = ["trace", "traced::*", "--max-cost", "0", "--image", image()];
+    let running = client.begin(&[&words[..], &["-o", "here/run.unikprof"]].concat());
+    running.wait_for_words("tracing until interrupted");
+    std::fs::remove_dir_all(client.path("here")).unwrap();
+    guest.tell();
+    let counted = counted(&guest.told("done "));
+    running.interrupt();
+    let ended = running.finish().expect_code(exit_code::OUTPUT);
+    let kept = ended.stderr.split("the recording itself is in ").nth(1).unwrap();
+    let kept = kept.split(';').next().unwrap();
+    let trace = client.run(&["report", kept, "--json"]).expect_json();
+    std::fs::remove_file(client.path(kept)).unwrap();
+    for name in ALL {
+        assert_eq!(function(&trace, &format!("traced::{name}"))["calls"], counted[name], "{name}");
+    }
+}
+
 /// A key that may control recordings may not trace.
 #[test]
 #[ignore = "full: records a guest"]
