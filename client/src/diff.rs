@@ -181,12 +181,14 @@ struct Measure {
     one: [f64; 2],
     /// What all samples together count.
     whole: [f64; 2],
+    /// By what the likeness of blocks [fades](statistics::fading).
+    fading: f64,
 }
 
 impl Measure {
     fn rates(&self, hits: &[Vec<Hits>; 2]) -> [Rate; 2] {
         if self.has_blocks {
-            let rates = Rate::of_both([&hits[0], &hits[1]], &self.of);
+            let rates = Rate::of_both([&hits[0], &hits[1]], &self.of, self.fading);
             return [0, 1].map(|at| rates[at].sampled(self.one[at], self.whole[at]));
         }
         [0, 1].map(|at| {
@@ -233,13 +235,16 @@ impl<'a> Comparison<'a> {
             }
         }
         rename(&mut sides, &options.renames)?;
-        let hits = by_function(&sides);
+        let hits = by_function(&sides, &|_| true);
         let one = [&base, &new].map(|input| match options.per {
             Some(_) if input.info().unit() == Unit::Samples => input.info().period_ns as f64,
             _ => 1.0,
         });
+        let of = [0, 1].map(|at| sides.sides[at].of.clone());
+        let own = hits.iter().map(|hits| hits.own.each_ref().map(Vec::as_slice));
         let measure = Measure {
-            of: [0, 1].map(|at| sides.sides[at].of.clone()),
+            fading: statistics::fading(&of, own),
+            of,
             has_blocks: sides.has_blocks,
             is_share: options.per.is_none(),
             one,
@@ -412,19 +417,28 @@ fn rename(sides: &mut Sides, renames: &[String]) -> Result<(), DiffError> {
     Ok(())
 }
 
-fn by_function(sides: &Sides) -> Vec<FunctionHits> {
+/// Of the stacks whose innermost function is meant.
+fn by_function(sides: &Sides, is_meant: &dyn Fn(NameId) -> bool) -> Vec<FunctionHits> {
+    let add = |hits: &mut Vec<Hits>, more: &[Hits]| {
+        hits.extend(more);
+        // Many stacks share few blocks.
+        if hits.len() > 1_000 {
+            *hits = merged(std::mem::take(hits));
+        }
+    };
     let mut all = vec![FunctionHits::default(); sides.names.all.len()];
     for at in [0, 1] {
-        for stack in &sides.sides[at].stacks {
+        let stacks = sides.sides[at].stacks.iter();
+        for stack in stacks.filter(|stack| stack.path.first().is_none_or(|leaf| is_meant(*leaf))) {
             if let Some(leaf) = stack.path.first() {
-                all[*leaf].own[at].extend(&stack.hits);
+                add(&mut all[*leaf].own[at], &stack.hits);
             }
             // A function counts once a stack.
             let mut names = stack.path.clone();
             names.sort_unstable();
             names.dedup();
             for name in names {
-                all[name].total[at].extend(&stack.hits);
+                add(&mut all[name].total[at], &stack.hits);
             }
         }
     }
@@ -455,7 +469,7 @@ fn chances(measure: &Measure, functions: &[&[Vec<Hits>; 2]]) -> Vec<Option<f64>>
     if measure.has_blocks {
         let pairs: Vec<[&[Hits]; 2]> =
             functions.iter().map(|[base, new]| [base.as_slice(), new.as_slice()]).collect();
-        return statistics::permuted(&measure.of, &pairs);
+        return statistics::permuted(&measure.of, &pairs, measure.fading);
     }
     let chance = |hits: &&[Vec<Hits>; 2]| {
         let [base, new] = measure.rates(hits);

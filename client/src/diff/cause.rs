@@ -1,6 +1,6 @@
 //! The cause of a change: the smallest set of functions without which the rest is as it was.
 
-use super::side::{NameId, Names, Sides, Stack};
+use super::side::{NameId, Names, Sides};
 use super::statistics::{self, Factor, Hits, LEVEL};
 use super::{FunctionHits, Measure};
 use crate::units::sum;
@@ -14,6 +14,9 @@ const MOST_EITHER: usize = 8;
 /// The square of 2.576 standard deviations, which a normal distribution exceeds on one side in half
 /// a percent.
 const APART: f64 = 6.635;
+
+/// The mean difference of squares of which recordings show [`APART`] with 80 % probability.
+const TOLD: f64 = 12.6;
 
 /// What a function has to do with a change.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,8 +48,8 @@ pub(super) struct Either {
     pub(super) others: Vec<Changed<String>>,
     /// Whether it is the first of the best explanation.
     pub(super) is_first: bool,
-    /// How many times as long recordings would tell them apart, at this difference; infinite if
-    /// they explain it equally well.
+    /// How many times as long recordings [tell](times_longer) them apart; infinite if they explain
+    /// it equally well.
     pub(super) times_longer: f64,
 }
 
@@ -68,9 +71,11 @@ struct Choice {
 /// The functions of a cause, and what follows for others.
 #[derive(Debug, Default)]
 pub(super) struct Cause {
-    /// In the order in which they explain most.
+    /// In the order of their names, as are the others.
     functions: Vec<Part>,
     choices: Vec<Choice>,
+    /// Those whose time with their callees changed, but not what is left of it without functions
+    /// of the cause.
     carries: Vec<NameId>,
     displaced: Vec<NameId>,
 }
@@ -129,9 +134,8 @@ impl Cause {
         };
         let mut functions: Vec<Part> = found.iter().map(part).collect();
         // What moved to several functions came to each of them from one.
-        for (from, others) in
-            functions.iter().map(|f| (f.name, f.moved.clone())).collect::<Vec<_>>()
-        {
+        let moves = functions.iter().filter(|part| !part.moved.is_empty());
+        for (from, others) in moves.map(|f| (f.name, f.moved.clone())).collect::<Vec<_>>() {
             for part in &mut functions {
                 if others.contains(&part.name) && part.moved.is_empty() {
                     part.moved.push(from);
@@ -141,14 +145,19 @@ impl Cause {
         for (at, of_best) in choices.iter_mut().flat_map(|choice| &mut choice.sets[0]) {
             *of_best = factor(*at, hits, &rest);
         }
+        functions.sort_by_key(|part| part.name);
+        let is_found = |at: NameId| functions.binary_search_by_key(&at, |part| part.name).is_ok();
+        let either = |at: &NameId| choices.iter().any(|choice| choice.place(*at).is_some());
+        let others = || (0..hits.len()).filter(|at| !is_found(*at) && !either(at));
         // Of all functions of the cause, even if that leaves no reference.
         let outside = without(&found, hits, measure);
-        let either = |at: &NameId| choices.iter().any(|choice| choice.place(*at).is_some());
-        let others = || (0..hits.len()).filter(|at| !found.contains(at) && !either(at));
+        let uncaused = super::by_function(sides, &|leaf| !is_found(leaf));
+        let carries = |at: &NameId| {
+            let [with, without] = [&hits[*at].total, &uncaused[*at].total];
+            with != without && differs(measure, with) && !differs(&outside, without)
+        };
         Cause {
-            carries: others()
-                .filter(|at| carries(*at, &found, sides, hits, [measure, &outside]))
-                .collect(),
+            carries: others().filter(carries).collect(),
             displaced: others().filter(|at| is_changed(*at)).collect(),
             functions,
             choices,
@@ -160,7 +169,8 @@ impl Cause {
         if let Some(either) = self.choices.iter().find_map(|choice| choice.either(at, &name)) {
             return Some(Role::Either(Box::new(either)));
         }
-        if let Some(part) = self.functions.iter().find(|part| part.name == at) {
+        if let Ok(place) = self.functions.binary_search_by_key(&at, |part| part.name) {
+            let part = &self.functions[place];
             return Some(if part.moved.is_empty() {
                 Role::Cause(part.factor)
             } else {
@@ -168,10 +178,10 @@ impl Cause {
                 Role::Moved { factor: part.factor, others: others.collect() }
             });
         }
-        if self.carries.contains(&at) {
+        if self.carries.binary_search(&at).is_ok() {
             return Some(Role::Carries);
         }
-        self.displaced.contains(&at).then_some(Role::Displaced)
+        self.displaced.binary_search(&at).ok().map(|_| Role::Displaced)
     }
 }
 
@@ -262,11 +272,13 @@ fn weighed(found: &mut Vec<NameId>, hits: &[FunctionHits], measure: &Measure) ->
         let is_chosen = |at: NameId| choices.iter().any(|choice| choice.place(at).is_some());
         let is_taken = |at: &NameId| found.contains(at) || is_chosen(*at);
         let others = (0..hits.len()).filter(|it| is_in_both(*it, hits) && !is_taken(it));
-        let mut others: Vec<NameId> = others.filter(|it| moved(*it) >= moved(at) / 2.0).collect();
-        others.sort_by(|a, b| moved(*b).total_cmp(&moved(*a)));
+        let least = moved(at) / 2.0;
+        let others = others.map(|it| (moved(it), it)).filter(|(moved, _)| *moved >= least);
+        let mut others: Vec<(f64, NameId)> = others.collect();
+        others.sort_by(|a, b| b.0.total_cmp(&a.0));
         others.truncate(MOST_EITHER);
         let with = |at: NameId| [&fewer[..], &[at]].concat();
-        let fits = std::iter::once(at).chain(others);
+        let fits = std::iter::once(at).chain(others.into_iter().map(|(_, it)| it));
         let fits = fits.filter_map(|it| Some((it, misfit(&with(it), hits, measure)?)));
         let mut fits: Vec<(NameId, f64)> = fits.collect();
         fits.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -277,7 +289,7 @@ fn weighed(found: &mut Vec<NameId>, hits: &[FunctionHits], measure: &Measure) ->
         let close = close.map(|(at, misfit)| ((*at, factor(*at)), misfit));
         // One that may be as it was explains nothing.
         let close = close.filter(|((_, factor), _)| factor.is_none_or(|it| it.is_apart()));
-        let times = close.clone().map(|(_, misfit)| APART / (misfit - least));
+        let times = close.clone().map(|(_, misfit)| times_longer(misfit - least));
         let times = times.fold(0.0, f64::max);
         let mut sets = vec![vec![(best, None)]];
         sets.extend(close.map(|(either, _)| vec![either]));
@@ -286,6 +298,13 @@ fn weighed(found: &mut Vec<NameId>, hits: &[FunctionHits], measure: &Measure) ->
         }
     }
     choices
+}
+
+/// How many times as long recordings tell two explanations apart whose squares differ by so much.
+/// Of explanations that are x standard deviations apart, the difference has the mean x² and the
+/// standard deviation 2x: with few samples it is mostly chance, and the likeliest x² is less.
+fn times_longer(difference: f64) -> f64 {
+    TOLD / ((4.0 + difference * difference).sqrt() - 2.0)
 }
 
 /// What explains a change about as well as what was found, in the place of several functions: what
@@ -308,7 +327,7 @@ fn chosen(
         // What one function explains as well as another is weighed already.
         let is_choice =
             sets.iter().all(|set| !set.is_empty()) && sets.iter().any(|set| set.len() > 1);
-        is_choice.then(|| Choice { sets, times_longer: APART / (score - least) })
+        is_choice.then(|| Choice { sets, times_longer: times_longer(score - least) })
     })
 }
 
@@ -389,35 +408,10 @@ fn moved(at: NameId, found: &[NameId], hits: &[FunctionHits], rest: &Measure) ->
     if is_moved { others } else { Vec::new() }
 }
 
-/// Whether a function's time with its callees changed, but not what is left of it without functions
-/// of the cause.
-fn carries(
-    at: NameId,
-    found: &[NameId],
-    sides: &Sides,
-    hits: &[FunctionHits],
-    [measure, outside]: [&Measure; 2],
-) -> bool {
-    let differs = |measure: &Measure, hits: &[Vec<Hits>; 2]| {
-        let [base, new] = measure.rates(hits);
-        statistics::factor(&base, &new).is_some_and(|factor| factor.is_apart())
-    };
-    if found.is_empty() || !differs(measure, &hits[at].total) {
-        return false;
-    }
-    let is_caused = |stack: &&Stack| stack.path.first().is_some_and(|leaf| found.contains(leaf));
-    let through = |at: NameId, side: usize| {
-        let stacks = sides.sides[side].stacks.iter();
-        stacks.filter(move |stack| stack.path.contains(&at))
-    };
-    if ![0, 1].iter().any(|side| through(at, *side).any(|stack| is_caused(&stack))) {
-        return false;
-    }
-    let rest = [0, 1].map(|side| {
-        let stacks = through(at, side).filter(|stack| !is_caused(stack));
-        super::merged(stacks.flat_map(|stack| stack.hits.iter().copied()).collect())
-    });
-    !differs(outside, &rest)
+/// Whether a rate changed beyond chance.
+fn differs(measure: &Measure, hits: &[Vec<Hits>; 2]) -> bool {
+    let [base, new] = measure.rates(hits);
+    statistics::factor(&base, &new).is_some_and(|factor| factor.is_apart())
 }
 
 #[cfg(test)]
@@ -461,6 +455,7 @@ mod tests {
             is_share: true,
             one: [1.0; 2],
             whole: [samples as f64; 2],
+            fading: 0.0,
         };
         let sides = [Side::default(), Side::default()];
         let own: Vec<&[Vec<Hits>; 2]> = hits.iter().map(|hits| &hits.own).collect();
@@ -494,11 +489,20 @@ mod tests {
             }
             assert!(if rest == 0.3 { right >= 6 } else { right <= 12 }, "{rest}: {right}");
         }
-        // What takes longer to tell is told by a longer recording.
-        for draw in 0..8 {
-            let roles = cause(&mut random, 60_000, &base(0.1), 1);
-            assert!(is_cause(&roles[0]) && !is_cause(&roles[1]), "{draw}: {roles:?}");
+        // What takes longer to tell is told by a recording of the stated length.
+        let (mut told, mut either) = (0, 0);
+        for _ in 0..24 {
+            let roles = cause(&mut random, 6_000, &base(0.1), 1);
+            let Some(Role::Either(found)) = &roles[0] else { continue };
+            if found.times_longer < 20.0 {
+                let samples = (150.0 * found.times_longer) as usize * BLOCKS;
+                let roles = cause(&mut random, samples, &base(0.1), 1);
+                assert!(!is_cause(&roles[1]), "{roles:?}");
+                told += u32::from(is_cause(&roles[0]));
+                either += 1;
+            }
         }
+        assert!(either >= 8 && told * 4 >= either * 3, "{told} of {either}");
     }
 
     /// Of four functions of equal size, two became slower as the other two might have become

@@ -39,8 +39,8 @@
 //!   all functions that are as sure.
 //! - `cause` is `null` for functions outside of it. Its factor holds if all functions outside of
 //!   the cause are unchanged. `moved` names functions of the cause that have less or more by as
-//!   much, `or` those that may be the cause instead; recordings `times_longer` would tell
-//!   which (`null`: by shares none would).
+//!   much, `or` those that may be the cause instead; recordings `times_longer` tell which with a
+//!   probability of 80 % (`null`: by shares none would).
 //! - `smallest_slowdown` would be found with a probability of 80 %; `power` are the probabilities
 //!   of finding slow-downs by 5, 10 and 50 %.
 

@@ -9,6 +9,7 @@ use statrs::distribution::{ContinuousCDF as _, Normal};
 use statrs::function::beta::beta_reg;
 
 use crate::report::Interval;
+use crate::units::sum;
 
 /// The level of intervals, and the share of wrong ones among the functions shown as changed.
 pub(crate) const LEVEL: f64 = 0.05;
@@ -47,33 +48,35 @@ pub(crate) struct Rate {
 impl Rate {
     /// The rate over blocks, and its variance between them, as a ratio estimate has it (W. G.
     /// Cochran, "Sampling Techniques", 3rd edition, 1977, section 6.3). `of` has every block, in
-    /// the order of time, and `hits` are in that order. Where [neighbours are alike](alike), fewer
+    /// the order of time, and `hits` are in that order. Where neighbours are [`Alike`], fewer
     /// blocks are independent.
     pub(crate) fn of_blocks(hits: &[Hits], of: &[f64]) -> Rate {
+        Rate::of_independent(hits, of).with_alike(Alike::of(hits, of).neighbours(0.0))
+    }
+
+    fn of_independent(hits: &[Hits], of: &[f64]) -> Rate {
         let mut sums = Sums::of(of);
         for (block, hits) in hits {
             sums.add(*hits, of[*block]);
         }
-        sums.rate().with_alike(alike(hits, of, sums.share()))
+        sums.rate()
     }
 
     /// The rates of a function in both recordings, whose blocks are taken as alike in both as they
-    /// are in one: few phases may look like none in a recording. What one of them has in no block
-    /// is new or gone, and no phase.
-    pub(super) fn of_both(hits: [&[Hits]; 2], of: &[Vec<f64>; 2]) -> [Rate; 2] {
-        let rates = [0, 1].map(|at| Rate::of_blocks(hits[at], &of[at]));
-        let is_in_both = rates.iter().all(|rate| rate.hits > 0.0);
-        let alike = if is_in_both { rates[0].alike.max(rates[1].alike) } else { 1.0 };
-        rates.map(|rate| rate.with_alike(alike))
+    /// are together: few phases may look like none in a recording. What one of them has in no
+    /// block is new or gone, and no phase. `fading` is that [of all functions](fading).
+    pub(super) fn of_both(hits: [&[Hits]; 2], of: &[Vec<f64>; 2], fading: f64) -> [Rate; 2] {
+        let neighbours = Alike::of_both(hits, of).map_or(1.0, |alike| alike.neighbours(fading));
+        [0, 1].map(|at| Rate::of_independent(hits[at], &of[at]).with_alike(neighbours))
     }
 
     fn with_alike(self, alike: f64) -> Rate {
-        let blocks = (self.blocks * self.alike / alike).max(2.0);
+        let blocks = (self.blocks / alike).max(2.0);
         let known = match self.known > 0.0 {
             true => (Interval::Z / student(blocks - 1.0)).powi(2),
             false => 0.0,
         };
-        Rate { variance: self.variance * alike / self.alike, known, blocks, alike, ..self }
+        Rate { variance: self.variance * alike, known, blocks, alike, ..self }
     }
 
     /// The rate of samples that are taken as independent: a binomial proportion.
@@ -267,7 +270,11 @@ const ENOUGH: u32 = 20;
 /// "Sequential Monte Carlo p-values", 1991), and so is one that counts as changed at half of
 /// [`LEVEL`], where it is looked at: each time after twice as many permutations. The permutations come from a fixed seed: equal
 /// recordings have equal results.
-pub(super) fn permuted(of: &[Vec<f64>; 2], functions: &[[&[Hits]; 2]]) -> Vec<Option<f64>> {
+pub(super) fn permuted(
+    of: &[Vec<f64>; 2],
+    functions: &[[&[Hits]; 2]],
+    fading: f64,
+) -> Vec<Option<f64>> {
     let in_base = of[0].len();
     let all_of = of.concat();
     let mut open: Vec<Tested> = Vec::new();
@@ -280,7 +287,7 @@ pub(super) fn permuted(of: &[Vec<f64>; 2], functions: &[[&[Hits]; 2]]) -> Vec<Op
             for (block, hits) in &hits {
                 sums.add(*hits, all_of[*block]);
             }
-            let rates = Rate::of_both([base, new_hits], of);
+            let rates = Rate::of_both([base, new_hits], of, fading);
             let seen = apart_by(&rates[0], &rates[1]);
             least[at] = least_chance(&rates[0], &rates[1]);
             open.push(Tested { at, hits, sums, seen, greater: 0 });
@@ -361,32 +368,89 @@ fn least_chance(base: &Rate, new: &Rate) -> f64 {
     beta_reg(freedom / 2.0, 0.5, freedom / (freedom + apart * apart))
 }
 
-/// How many neighbouring blocks tell as much as an independent one about a rate. 1 unless
-/// neighbours are more alike than chance makes one in 20, as where a program has phases that are
-/// longer than a block; then by a first-order autoregression, whose coefficient is estimated
-/// without its bias (F. H. C. Marriott and J. A. Pope, "Bias in the estimation of
-/// autocorrelations", 1954).
-fn alike(hits: &[Hits], of: &[f64], rate: f64) -> f64 {
+/// How alike neighbouring blocks are, as where a program has phases that are longer than a block:
+/// the sums of the squares of their deviations from a rate, and of the products with those of the
+/// next block and of the one after it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Alike {
+    products: [f64; 3],
+    blocks: f64,
+    recordings: f64,
+}
+
+impl Alike {
     /// Nearly all of a recording in one phase tells next to nothing.
     const MOST: f64 = 0.95;
-    let mut hits = hits.iter().peekable();
-    let (mut squares, mut products, mut before, mut whole) = (0.0, 0.0, 0.0, 0.0);
-    for (block, of) in of.iter().enumerate() {
-        let own = hits.next_if(|(at, _)| *at == block).map_or(0.0, |(_, hits)| *hits);
-        let apart = own - rate * of;
-        squares += apart * apart;
-        products += before * apart;
-        whole += own * own;
-        before = apart;
+
+    fn of(hits: &[Hits], of: &[f64]) -> Alike {
+        let rate = sum(hits.iter().map(|(_, hits)| *hits)) / sum(of.iter().copied());
+        let mut hits = hits.iter().peekable();
+        let (mut products, mut before, mut whole) = ([0.0; 3], [0.0; 2], 0.0);
+        for (block, of) in of.iter().enumerate() {
+            let own = hits.next_if(|(at, _)| *at == block).map_or(0.0, |(_, hits)| *hits);
+            let apart = own - rate * of;
+            let pairs = products.iter_mut().zip([apart, before[0], before[1]]);
+            pairs.for_each(|(products, other)| *products += apart * other);
+            whole += own * own;
+            before = [apart, before[0]];
+        }
+        // What rounding leaves of nothing tells nothing.
+        let is_apart = of.len() >= LEAST_BLOCKS && products[0] > ROUNDING * whole;
+        let products = if is_apart { products } else { [0.0; 3] };
+        Alike { products, blocks: of.len() as f64, recordings: 1.0 }
     }
-    let blocks = of.len() as f64;
-    // What rounding leaves of nothing tells nothing.
-    let is_apart = blocks >= LEAST_BLOCKS as f64 && squares > ROUNDING * whole;
-    if !is_apart || products / squares <= 1.645 / blocks.sqrt() {
-        return 1.0;
+
+    /// Of both recordings; `None` if one of them has none of the function.
+    fn of_both(hits: [&[Hits]; 2], of: &[Vec<f64>; 2]) -> Option<Alike> {
+        let is_in_both = hits.iter().all(|hits| !hits.is_empty());
+        is_in_both.then(|| Alike::of(hits[0], &of[0]).and(&Alike::of(hits[1], &of[1])))
     }
-    let unbiased = (products / squares * blocks + 1.0) / (blocks - 3.0);
-    (1.0 + unbiased.min(MOST)) / (1.0 - unbiased.min(MOST))
+
+    fn and(self, other: &Alike) -> Alike {
+        Alike {
+            products: [0, 1, 2].map(|at| self.products[at] + other.products[at]),
+            blocks: self.blocks + other.blocks,
+            recordings: self.recordings + other.recordings,
+        }
+    }
+
+    /// The coefficient of correlation between blocks at this distance, without its bias (F. H. C.
+    /// Marriott and J. A. Pope, "Bias in the estimation of autocorrelations", 1954).
+    fn correlation(&self, distance: usize) -> f64 {
+        let coefficient = self.products[distance] / self.products[0];
+        (coefficient * self.blocks + self.recordings) / (self.blocks - 3.0 * self.recordings)
+    }
+
+    /// Whether neighbours are more alike than chance makes one in 20.
+    fn is_known(&self) -> bool {
+        self.products[1] > 1.645 / self.blocks.sqrt() * self.products[0]
+    }
+
+    /// How many neighbouring blocks tell as much as an independent one: the sum of the coefficients
+    /// at all distances, each of which is `fading` times the one before it. At least that of the
+    /// nearest is taken: of a first-order autoregression it is the same. 1 if `fading` is 0 and
+    /// neighbours may be as alike by chance.
+    fn neighbours(&self, fading: f64) -> f64 {
+        let is_alike = if fading > 0.0 { self.products[1] > 0.0 } else { self.is_known() };
+        if !is_alike {
+            return 1.0;
+        }
+        let nearest = self.correlation(1).min(Alike::MOST);
+        1.0 + 2.0 * nearest / (1.0 - nearest.max(fading))
+    }
+}
+
+/// By what the likeness of blocks fades with each block between them, by all functions together:
+/// phases are those of a program, and one function shows little of them beside its own noise. 0 if
+/// neighbours are no more alike than chance makes them.
+pub(super) fn fading<'h>(
+    of: &[Vec<f64>; 2],
+    functions: impl Iterator<Item = [&'h [Hits]; 2]>,
+) -> f64 {
+    let all = functions.filter_map(|hits| Alike::of_both(hits, of));
+    let together = all.reduce(|all, next| Alike { products: all.and(&next).products, ..all });
+    let known = together.filter(Alike::is_known);
+    known.map_or(0.0, |all| (all.correlation(2) / all.correlation(1)).clamp(0.0, Alike::MOST))
 }
 
 /// A function that is still looked at.
@@ -453,13 +517,9 @@ impl Sums {
         Sums { hits: other.hits, squares: other.squares, products: other.products, ..*self }
     }
 
-    fn share(&self) -> f64 {
-        if self.of > 0.0 { self.hits / self.of } else { 0.0 }
-    }
-
     fn rate(&self) -> Rate {
         let Sums { of, hits, .. } = *self;
-        let rate = self.share();
+        let rate = if of > 0.0 { hits / of } else { 0.0 };
         // Σ(h − r·d)², without the blocks.
         let squares = self.squares - 2.0 * rate * self.products + rate * rate * self.of_squares;
         // What rounding leaves of nothing is nothing.
@@ -707,7 +767,7 @@ mod tests {
         let by_blocks = chance(&rates[0], &rates[1]);
         assert!((0.01..0.1).contains(&by_blocks), "{by_blocks}");
         assert!(chance(&counts(1_000.0, 4_000.0), &counts(2_000.0, 4_000.0)) < 1e-9);
-        let permuted = permuted(&[of.clone(), of], &[[&base, &new], [&base[..3], &new[..4]]]);
+        let permuted = permuted(&[of.clone(), of], &[[&base, &new], [&base[..3], &new[..4]]], 0.0);
         // The hypergeometric distribution of 30 bursts in 80 blocks has 2 · 0.0184 from 20 in 40
         // on.
         assert!((permuted[0].unwrap() - 0.0368).abs() < 0.012, "{permuted:?}");
@@ -722,7 +782,7 @@ mod tests {
         let phase: Vec<Hits> = (0..20).map(|block| (block, 90.0)).collect();
         let rest: Vec<Hits> = (0..40).map(|block| (block, 10.0)).collect();
         let chance_of = |new: &[Hits]| {
-            let [base, new] = Rate::of_both([&phase, new], &of);
+            let [base, new] = Rate::of_both([&phase, new], &of, 0.0);
             least_chance(&base, &new).max(chance(&base, &new))
         };
         assert!(chance_of(&[]) < 1e-4);

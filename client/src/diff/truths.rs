@@ -109,7 +109,9 @@ impl Recorded {
             all.map(|(_, count)| count).sum()
         });
         let is_share = !per_work;
-        let measure = Measure { of, has_blocks: true, is_share, one: [1.0; 2], whole };
+        let own = functions.iter().map(|hits| hits.each_ref().map(Vec::as_slice));
+        let fading = statistics::fading(&of, own);
+        let measure = Measure { of, has_blocks: true, is_share, one: [1.0; 2], whole, fading };
         Drawn { functions, measure }
     }
 }
@@ -170,7 +172,7 @@ fn compare(
 #[test]
 fn equal_recordings_are_seldom_shown_as_different() {
     let recorded = Recorded::real();
-    for (per_work, each, phase) in [(false, 1, 0), (true, 1, 0), (false, 2, 3)] {
+    for (per_work, each, phase) in [(false, 1, 0), (true, 1, 0), (false, 2, 3), (false, 2, 5)] {
         let outcome = compare(&recorded, 200, (each, phase), 0.1, 0.0, per_work);
         assert!(outcome.flagged <= 17, "{phase}: {outcome:?}");
         assert!(outcome.held >= 183, "{phase}: {outcome:?}");

@@ -1,9 +1,12 @@
 //! Symbol lists as `nm`, `nm -S` and System.map write them.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use super::error::SymbolError;
+use super::identity::{stem, without_suffixes};
 use super::name_table::{Entry, NameTable};
+use super::ocaml;
 
 /// Functions from a text file: lines of `address type name` or `address size type name`, numbers
 /// in hexadecimal. Other lines, and symbols that are no code, are skipped.
@@ -12,6 +15,8 @@ use super::name_table::{Entry, NameTable};
 #[derive(Debug)]
 pub(crate) struct SymbolFile {
     table: NameTable<'static>,
+    /// By what their names have in common, the functions of one name.
+    namesakes: HashMap<String, Vec<Entry<'static>>>,
 }
 
 impl SymbolFile {
@@ -54,26 +59,49 @@ impl SymbolFile {
             let next = starts.get(starts.partition_point(|start| *start <= entry.start));
             entry.limit = next.copied().unwrap_or(u64::MAX);
         }
-        Ok(SymbolFile { table: NameTable::new(entries) })
+        let table = NameTable::new(entries);
+        let mut namesakes: HashMap<String, Vec<Entry<'static>>> = HashMap::new();
+        for entry in table.entries() {
+            if let Some(stem) = stem_of(entry) {
+                namesakes.entry(stem.to_owned()).or_default().push(entry.clone());
+            }
+        }
+        namesakes.retain(|_, all| all.len() > 1);
+        Ok(SymbolFile { table, namesakes })
+    }
+
+    /// The functions that share a function's name, with itself; none if it is the only one.
+    pub(super) fn namesakes(&self, of: &Entry<'_>) -> &[Entry<'static>] {
+        let found = stem_of(of).and_then(|stem| self.namesakes.get(stem));
+        found.map_or(&[], Vec::as_slice)
     }
 
     /// The function at an address of the linked program. `begin` is where the function that holds
     /// the address begins, if its image is known. A symbol without a size names that one alone; if
     /// the image is not known, what lies before the next symbol.
-    pub(crate) fn find(&self, address: u64, begin: Option<u64>) -> Option<&str> {
+    pub(super) fn find(&self, address: u64, begin: Option<u64>) -> Option<&Entry<'static>> {
         let entry = self.table.entry(address)?;
         let is_inside = match begin {
             _ if entry.size != 0 => true,
             Some(begin) => entry.start >= begin,
             None => entry.limit != u64::MAX,
         };
-        is_inside.then_some(&*entry.name)
+        is_inside.then_some(entry)
     }
 
     /// Whether the address lies between the first and the last function.
     pub(super) fn spans(&self, address: u64) -> bool {
         self.table.span().is_some_and(|(first, last)| (first..=last).contains(&address))
     }
+}
+
+/// What functions of one name have in common. Instances of a generic function, whose names a list
+/// may have demangled, are one, and so is a function with its parts.
+fn stem_of<'e>(entry: &'e Entry<'_>) -> Option<&'e str> {
+    let name = &*entry.name;
+    let is_whole = || without_suffixes(name) == name && !name.contains("::");
+    let is_meant = ocaml::stem(name).is_some() || entry.is_local() && is_whole();
+    stem(name).filter(|_| is_meant)
 }
 
 enum Line {
@@ -129,6 +157,10 @@ mod tests {
         SymbolFile::parse(Path::new("list"), text.as_bytes())
     }
 
+    fn name(file: &SymbolFile, address: u64) -> Option<&str> {
+        file.find(address, None).map(|found| &*found.name)
+    }
+
     #[test]
     fn every_layout_is_read() {
         let file = parse(
@@ -141,13 +173,13 @@ mod tests {
              ffffffff81000010 A absolute\n",
         )
         .unwrap();
-        assert_eq!(file.find(0x101000, None), Some("main"));
-        assert_eq!(file.find(0x10104f, None), Some("helper"));
-        assert_eq!(file.find(0x101050, None), None);
-        assert_eq!(file.find(0x101080, None), Some("std::vector<int, x>::size() const"));
-        assert_eq!(file.find(0x10108f, None), file.find(0x101080, None));
-        assert_eq!(file.find(0x101090, None), None, "data begins");
-        assert_eq!(file.find(0xffff_ffff_8100_0000, None), None, "nothing tells where it ends");
+        assert_eq!(name(&file, 0x101000), Some("main"));
+        assert_eq!(name(&file, 0x10104f), Some("helper"));
+        assert_eq!(name(&file, 0x101050), None);
+        assert_eq!(name(&file, 0x101080), Some("std::vector<int, x>::size() const"));
+        assert_eq!(name(&file, 0x10108f), name(&file, 0x101080));
+        assert_eq!(name(&file, 0x101090), None, "data begins");
+        assert_eq!(name(&file, 0xffff_ffff_8100_0000), None, "nothing tells where it ends");
         assert!(file.spans(0x101000) && !file.spans(0x100fff));
     }
 
@@ -164,8 +196,8 @@ mod tests {
     fn hostile_lines_are_skipped() {
         let file =
             parse("zzz T a\n1 T\n1 2 3 4 5\n1 TT x\nffffffffffffffffff T b\n10 10 T ok\n").unwrap();
-        assert_eq!(file.find(0x10, None), Some("ok"));
-        assert_eq!(file.find(1, None), None);
+        assert_eq!(name(&file, 0x10), Some("ok"));
+        assert_eq!(name(&file, 1), None);
         assert!(SymbolFile::parse(Path::new("x"), &[0xff, 0xfe, b'\n', 0]).is_err());
     }
 }

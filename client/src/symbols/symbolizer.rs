@@ -394,16 +394,25 @@ fn from_lists(
     names: &mut Names,
 ) {
     let found = lists.iter().find_map(|list| {
-        candidates
-            .iter()
-            .filter(|a| list.spans(**a))
-            .find_map(|a| list.find(*a, begin))
-            .or_else(|| candidates.iter().find_map(|a| list.find(*a, begin)))
+        let mut spanned = candidates.iter().filter(|a| list.spans(**a));
+        let found = spanned.find_map(|a| list.find(*a, begin));
+        let found = found.or_else(|| candidates.iter().find_map(|a| list.find(*a, begin)))?;
+        Some((list, found))
     });
-    if let Some(raw_name) = found {
-        let function = names.function(image, raw_name);
-        names.assign_function(frame, function);
+    let Some((list, found)) = found else { return };
+    let namesakes = list.namesakes(found);
+    for of_name in namesakes {
+        let place = Some(names.place_at(of_name.start));
+        names.function_in(image, None, &of_name.name, place);
     }
+    let function = match namesakes {
+        [] => names.function(image, &found.name),
+        _ => {
+            let place = Some(names.place_at(found.start));
+            names.function_in(image, None, &found.name, place)
+        }
+    };
+    names.assign_function(frame, function);
 }
 
 /// Marks get their text. Code without a name is named by its image and the offset in it: of its

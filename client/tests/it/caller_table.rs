@@ -254,20 +254,26 @@ fn wait(client: &mut Child) -> Option<i32> {
     panic!("the program did not end");
 }
 
-/// All callers of the peer's samples are from the frame pointer, whatever the table holds.
+/// The summary, the report and `doctor` have one number for that.
 #[test]
-fn the_summary_tells_for_how_many_samples_the_table_knew_the_caller() {
+fn it_is_told_for_how_many_samples_the_table_knew_the_caller() {
     let folder = tempfile::tempdir().unwrap();
     let record = |caller_table| {
-        let peer = Peer::start(Script { caller_table, ..Script::default() });
+        let peer = Peer::start(Script { caller_table, by_table: 2, ..Script::default() });
         let address = peer.address.to_string();
-        let words = ["connect", &address, "record", "1s", "--no-caller-table"];
+        let words = ["connect", &address, "record", "1s", "--no-caller-table", "-o", "r.unikprof"];
         expect(0, &words, folder.path()).0
     };
-    let covered =
-        "callers      by caller table 0.0 %, by instructions 0.0 %, by frame pointer 100.0 %";
-    assert!(record(Some(7)).contains(covered), "{}", record(Some(7)));
     assert!(!record(None).contains("callers"));
+    let summary = record(Some(7));
+    let covered = "by caller table 22.2 %, by instructions 0.0 %, by frame pointer 77.8 %";
+    has(&summary, &[&format!("callers      {covered}")]);
+    let told = |code, command| {
+        let output = expect(code, &[command, "r.unikprof"], folder.path());
+        output.0 + &output.1
+    };
+    has(&told(0, "report"), &["in 77.8 % of the samples the caller was taken from the frame p"]);
+    has(&told(9, "doctor"), &[covered]);
 }
 
 #[test]

@@ -737,14 +737,16 @@ fn a_dump_replaces_no_other_of_the_same_recording() {
 fn text_is_in_the_characters_of_the_locale() {
     let here = tempfile::tempdir().unwrap();
     let file = recorded(Script::default(), here.path());
-    let printed = |locale: [(&str, &str); 2], words: &str| {
+    let run = |locale: [(&str, &str); 2], words: &str| {
         let mut command = program::command(&words.split(' ').collect::<Vec<_>>(), here.path());
         for name in ["LC_ALL", "LC_CTYPE", "LANG"] {
             command.env_remove(name);
         }
         let output = command.envs(locale.into_iter().filter(|(name, _)| !name.is_empty()));
-        String::from_utf8(output.output().unwrap().stdout).unwrap()
+        let output = output.output().unwrap();
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap())
     };
+    let printed = |locale, words: &str| run(locale, words)[0].clone();
     let (unset, c) = (("", ""), ("LC_ALL", "C"));
     let utf8 = ("LANG", "en_US.UTF-8");
     let doctor = format!("doctor {file}");
@@ -755,6 +757,22 @@ fn text_is_in_the_characters_of_the_locale() {
     }
     let json = format!("{doctor} --json");
     assert_eq!(printed([c, unset], &json), printed([unset, utf8], &json));
+
+    let peer = Peer::start(Script { overflow: 7, ..Script::default() });
+    let connect = format!("connect {}", peer.address);
+    for (has_more, words) in [
+        (true, format!("{connect} record 1s")),
+        (true, format!("{connect} info")),
+        (false, format!("{connect} stop -o other.unikprof")),
+        (true, format!("report {file}")),
+        (true, format!("diff {file} other.unikprof")),
+        (false, "help report".to_owned()),
+        (false, "report none.unikprof".to_owned()),
+    ] {
+        let [plain, drawn] = [c, utf8].map(|locale| run([locale, unset], &words).concat());
+        assert!(plain.is_ascii() && !plain.is_empty(), "{words}: {plain}");
+        assert!(!has_more || !drawn.is_ascii(), "{words}: {drawn}");
+    }
 }
 
 /// A recording of this script, downloaded by the program itself.

@@ -6,7 +6,7 @@ use std::path::Path;
 use tempfile::TempDir;
 use unikprof_client::profile::{Frame, Mapping, Profile, ProfileBuilder};
 use unikprof_client::report::{Format, Report, ReportOptions};
-use unikprof_client::symbols::{Force, Images, Symbolizer};
+use unikprof_client::symbols::{Force, Images, Symbolized, Symbolizer};
 
 use crate::compiled::{Program, nothing_found, run};
 
@@ -28,6 +28,12 @@ fn names_by(images: Images, mappings: Vec<Mapping>, addresses: &[u64]) -> Vec<St
     let outermost = |frame| symbolized.frame(frame).last().unwrap().function;
     let frames = profile.frame_ids();
     frames.map(|frame| symbolized.function(outermost(frame)).name.clone()).collect()
+}
+
+fn json(symbolized: &Symbolized<'_>) -> serde_json::Value {
+    let mut json = Vec::new();
+    Report::new(symbolized, ReportOptions::default()).write(Format::Json, &mut json).unwrap();
+    serde_json::from_slice(&json).unwrap()
 }
 
 /// Sources compiled into one program that begins at `main`, without start files.
@@ -124,6 +130,31 @@ fn the_last_symbol_of_a_list_ends_where_its_function_does() {
     }
 }
 
+/// By their order, as of a symbol table without files, whichever of them ran. Instances of one
+/// generic function are one.
+#[test]
+fn functions_of_one_name_in_a_list_are_told_apart() {
+    let dir = TempDir::new().unwrap();
+    let list = dir.path().join("list");
+    let lines = "1000 t helper\n1010 T camlWeb__f_1\n1020 t helper\n1030 T camlWeb__f_2\n\
+                 1040 t web::push\n1050 t web::push\n1060 t helper.part.0\n1070 D data\n";
+    fs::write(&list, lines).unwrap();
+    for (addresses, expected) in [
+        (
+            &[0x1000, 0x1010, 0x1020, 0x1030][..],
+            &["helper (#1)", "Web.f (#1)", "helper (#2)", "Web.f (#2)"][..],
+        ),
+        (
+            &[0x1024, 0x1044, 0x1054, 0x1064],
+            &["helper (#2)", "web::push", "web::push", "helper.part.0"],
+        ),
+    ] {
+        let mut images = Images::new(nothing_found());
+        images.add_symbols(&list).unwrap();
+        assert_eq!(names_by(images, Vec::new(), addresses), expected);
+    }
+}
+
 /// Two libraries of one file name.
 #[test]
 fn images_of_one_file_name_are_told_apart_by_their_folders() {
@@ -139,9 +170,7 @@ fn images_of_one_file_name_are_told_apart_by_their_folders() {
     }
     let profile = builder.finish();
     let symbolized = Symbolizer::new(images).resolve(&profile).unwrap();
-    let mut json = Vec::new();
-    Report::new(&symbolized, ReportOptions::default()).write(Format::Json, &mut json).unwrap();
-    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let json = json(&symbolized);
     let rows = json["functions"].as_array().unwrap();
     let mut found: Vec<&str> = rows
         .iter()
@@ -190,6 +219,18 @@ fn static_functions_of_one_name_are_told_apart_by_their_files() {
         assert_eq!(names_of(&program.path, Vec::new(), &helpers), labels, "{options:?}");
         let one = names_of(&program.path, Vec::new(), &helpers[1..]);
         assert_eq!(one, labels[1..], "{options:?}");
+        if options == ["-g"] {
+            let mut images = Images::new(nothing_found());
+            images.add_image(&program.path, Force::No).unwrap();
+            let profile =
+                crate::compiled::profile(Vec::new(), helpers.into_iter().map(Frame::leaf));
+            let json = json(&Symbolizer::new(images).resolve(&profile).unwrap());
+            let rows = json["functions"].as_array().unwrap();
+            for (file, label) in files.iter().zip(&labels) {
+                let row = rows.iter().find(|row| row["name"] == **label).unwrap();
+                assert!(row["file"].as_str().unwrap().ends_with(&format!("/{file}")), "{row}");
+            }
+        }
     }
 }
 

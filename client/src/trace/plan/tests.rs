@@ -87,9 +87,9 @@ mod assembly {
         "jmp rax",
         "END plan_table_of_functions",
         // 0: the entry is the exit
-        "FUNCTION plan_pointer",
+        "FUNCTION plan_pointer.constprop.0",
         "jmp qword ptr [rdi + 8]",
-        "END plan_pointer",
+        "END plan_pointer.constprop.0",
         "FUNCTION plan_interrupt",
         "push rax",
         "pop rax",
@@ -135,11 +135,11 @@ mod assembly {
         ".long 12b - 14f",
         "14: END plan_loop.cold",
         // The same without another part.
-        "FUNCTION plan_short_loop",
+        "FUNCTION plan_short_loop.llvm.7",
         "15: dec rdi",
         "jne 15b",
         "ret",
-        "END plan_short_loop",
+        "END plan_short_loop.llvm.7",
         // An agent's handler, the guest's handler that calls it, and what both call.
         "FUNCTION unikprof_on_breakpoint",
         "mov rax, qword ptr [rip + plan_slot]",
@@ -246,7 +246,7 @@ mod assembly {
             ("plan_split", Ok((2, vec![(ENTRY, 0, 0, 3), (EXIT, 9, 0, 3), (EXIT, 1002, 0, 1)]))),
             ("plan_switch", Ok((1, vec![(ENTRY, 0, 3, 7), (EXIT, 16, 0, 1), (EXIT, 17, 0, 1)]))),
             ("plan_table_of_functions", Ok((1, vec![(ENTRY, 0, 3, 7), (EXIT, 14, 0, 2)]))),
-            ("plan_pointer", Ok((1, vec![(ENTRY | EXIT, 0, 0, 3)]))),
+            ("plan_pointer.constprop.0", Ok((1, vec![(ENTRY | EXIT, 0, 0, 3)]))),
             ("plan_interrupt", Err(Refusal::FarReturn)),
             ("plan_falls_through", Err(Refusal::FallsThrough)),
             ("plan_second_entry", Err(Refusal::SecondEntry)),
@@ -273,7 +273,7 @@ mod assembly {
         // `jrcxz` has a distance of one byte: it leaves the function, and cannot be emulated.
         assert_eq!(found("plan_odd"), Err(Refusal::Instruction));
         let loops = |name: &str| planner.plan(by_name[name]).unwrap().loops;
-        for name in ["plan_loop", "plan_short_loop", "plan_pointer"] {
+        for name in ["plan_loop", "plan_short_loop.llvm.7", "plan_pointer.constprop.0"] {
             assert!(loops(name), "{name}");
         }
         for name in ["plan_landing", "plan_split", "plan_switch", "plan_tails"] {

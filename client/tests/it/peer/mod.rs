@@ -68,6 +68,8 @@ pub struct Script {
     pub extra_samples: u64,
     /// How many samples of each epoch and vCPU the agent gave up.
     pub aged: u64,
+    /// Of how many samples of each epoch and vCPU the caller table told the caller.
+    pub by_table: u64,
     pub fold: Option<Fold>,
     /// Each epoch has a new stack.
     pub grows: bool,
@@ -198,6 +200,7 @@ impl Default for Script {
             wall_clock_ns: Some(1_700_000_000_000_000_000),
             extra_samples: 0,
             aged: 0,
+            by_table: 0,
             fold: None,
             grows: false,
             instance: 0xfeed,
