@@ -113,6 +113,8 @@ class Page extends Shell {
       `mode ${info.mode}`, rate, `${duration(info.elapsed_ns)} from ${started ?? "an unknown date"}`,
       info.architecture, `agent ${info.agent_version || "of unknown version"}`, ...filters,
     ].filter(Boolean).join(" · ");
+    $("cautions").hidden = report.warnings.length === 0;
+    $("caution").textContent = `${report.warnings.length === 1 ? "1 warning" : `${report.warnings.length} warnings`}: ${report.warnings[0]}`;
     $("warnings").append(...report.warnings.map((text) => warningLine(text)));
     $("analysis").append(...analysisPane(report.analysis, this.recording.labels, {
       onWindow: this.recording.time && ((window) => this.set({ window, base: null, zoom: null })),
@@ -173,7 +175,7 @@ class Page extends Shell {
 
   print(isPrinting) {
     this.isPrinting = isPrinting;
-    if (isPrinting) for (const details of document.querySelectorAll("#analysis details, #accounts")) details.open = true;
+    if (isPrinting) for (const details of document.querySelectorAll("#analysis details, #accounts, #cautions")) details.open = true;
     this.draw();
   }
 

@@ -28,7 +28,7 @@ use crate::symbols::{ImageOptions, Images, Symbolizer};
 use crate::units;
 
 /// How many functions the table on the screen shows.
-const TOP: usize = 10;
+const TOP: usize = 8;
 
 /// The name of the page.
 const PAGE: &str = "demo.html";
@@ -192,7 +192,6 @@ fn next_steps(
         "\nTry next:\n\
          \x20 {program} report {recording} --annotate is_spam\n\
          \x20 {program} report {recording} --timeline --step 250ms\n\
-         \x20 {program} report {recording} --open\n\
          \x20 {program} connect {address} record 30s\n"
     ));
     text

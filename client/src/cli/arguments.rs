@@ -20,7 +20,7 @@ use super::values;
 use crate::connection::Address;
 use crate::output::{NamePattern, OutputFormat};
 use crate::profile::Measure;
-use crate::report::{FunctionName, SortBy};
+use crate::report::FunctionName;
 
 /// Profile a running Xen unikernel over TCP: record it, download the samples and show where
 /// its time goes
@@ -424,9 +424,6 @@ pub(super) struct ReportArguments {
         help_heading = "Selection"
     )]
     pub(super) top: usize,
-    /// How the text report sorts functions
-    #[arg(long, value_enum, default_value_t, help_heading = "Selection")]
-    pub(super) sort: SortBy,
     /// Print the whole accounting, all warnings, and the guest's own spans, counters and marks
     #[arg(long, help_heading = "Output")]
     pub(super) accounting: bool,

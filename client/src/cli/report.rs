@@ -88,7 +88,7 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
             lines: arguments.lines,
             no_inlines: arguments.no_inlines,
             top: arguments.top,
-            sort: arguments.sort,
+            sort: arguments.trace.sort_of_functions(),
             accounting: arguments.accounting,
             labels: arguments.labels,
             columns: if arguments.wide { None } else { Some(ReportOutput::columns(&outputs)) },

@@ -3,8 +3,6 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use clap::ValueEnum;
-
 use crate::profile::{FrameId, Unit};
 use crate::symbols::{FileId, FunctionId, Symbolized};
 
@@ -23,12 +21,11 @@ const RANKED_ROWS: usize = 5;
 const SHARED: f64 = 0.95;
 
 /// By which samples the functions of a text are sorted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SortBy {
-    /// In the function itself
-    #[value(name = "self")]
+    /// Those in the function itself.
     Own,
-    /// In it and its callees
+    /// Those in it and its callees.
     #[default]
     Total,
 }

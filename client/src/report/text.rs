@@ -171,9 +171,8 @@ fn write_functions(
         top => top.min(rows.len()),
     };
     let unit = table.unit;
-    writeln!(
-        out,
-        "\n{} of {} {what} by {}, {}{}",
+    let title = format!(
+        "{} of {} {what} by {}, {}{}",
         grouped(top as u64),
         grouped(table.rows.len() as u64),
         match options.sort {
@@ -190,7 +189,9 @@ fn write_functions(
             Unit::Nanoseconds => " blocked; measured, so there are no intervals".into(),
             Unit::Bytes | Unit::Objects => heap::title(report.symbolized.profile()),
         }
-    )?;
+    );
+    writeln!(out)?;
+    write_paragraph("", &title, options.columns.unwrap_or(DEFAULT_COLUMNS), out)?;
     write_shown(report, table, out)?;
     if top == 0 {
         return Ok(());
@@ -206,11 +207,9 @@ fn write_functions(
         let own = figures.cells(row.own, &row.own_share);
         writeln!(out, "{own}{}{name}", figures.cells(row.total, &row.total_share))
     };
-    if let [outermost, .., innermost] = shared[..] {
-        let rest = format!(" and {} callers that nearly all samples share", shared.len() - 1);
-        let columns = columns.map(|all| all.saturating_sub(rest.len()));
-        let name = columns.map_or((&*innermost.text).into(), |it| row_name(report, innermost, it));
-        line(outermost, &format!("{name}{rest}"))?;
+    if let [outermost, ..] = shared[..] {
+        let name = format!("[{} functions that nearly all samples share]", shared.len());
+        line(outermost, &shorten::name(&name, columns.unwrap_or(usize::MAX)))?;
     }
     for row in &rows[..top] {
         let name = columns.map_or((&*row.text).into(), |columns| row_name(report, row, columns));
