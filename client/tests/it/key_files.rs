@@ -233,7 +233,7 @@ fn info_check_and_doctor_tell_the_role_and_what_strangers_tried() {
     let [fetched, _] = connect("copy", &["-o", "r.unikprof"]);
     has(&fetched, &["18 samples", "r.unikprof"]);
 
-    let arguments = ["doctor", &address, "--key-file", "g.key"];
+    let arguments = ["doctor", &address, "--all", "--key-file", "g.key"];
     let [doctor, stderr] = run(0, &arguments, here.path(), None);
     has(&doctor, &["good  access", "role view", "look  rejected", "3 with a wrong key"]);
     assert_eq!(stderr, "");
