@@ -74,6 +74,7 @@ fn generated(count: usize, times: impl Fn(usize) -> usize) -> (Fetched, u64) {
 /// A recording of the demo service after `samples` samples: real stacks in their real frequency.
 fn demo_service(rate_hz: u64, samples: u64) -> (Fetched, u64) {
     let config = hosted::Config {
+        vcpus: 1,
         memory_bytes: MEMORY_BYTES,
         recordings: 1,
         ..hosted::Config::new(Access::Open)

@@ -9,6 +9,17 @@ compile_error!("the feature `trace` is for x86_64");
 #[cfg(feature = "hosted")]
 extern crate std;
 
+/// Errors that are shown by their text also where `main` returns them, and by `expect`.
+macro_rules! debug_is_display {
+    ($($error:ty),+) => {
+        $(impl core::fmt::Debug for $error {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                core::fmt::Display::fmt(self, f)
+            }
+        })+
+    };
+}
+
 // Layers: a module imports from its own layer and from lower ones: guests, serve, record, agent,
 // count and ring, stack, ground. Tracing is beside record.
 mod agent;
@@ -58,3 +69,19 @@ pub use stack::walk;
 #[cfg(feature = "trace")]
 pub use trace::{Breakpoint, TrapFrame, trace_bytes};
 pub use unikprof_proto::console::{Line as CrashLine, Lines as CrashLines};
+
+debug_is_display!(
+    StartError,
+    CrashDumpError,
+    EventNameError,
+    BootError,
+    ServeError,
+    LinkedTableError,
+    MappingsError
+);
+#[cfg(feature = "noise")]
+debug_is_display!(KeyError, KeysError);
+#[cfg(feature = "smoltcp")]
+debug_is_display!(tcp_server::TcpError);
+#[cfg(feature = "hosted")]
+debug_is_display!(hosted::Error);

@@ -34,9 +34,11 @@ export function analysisPane({ findings, quiet, unchecked }, labels, on) {
   return [
     element("h2", {}, "Analysis of the guest: ", element("span", { id: "found", textContent: head })),
     ...findings.map((found) => entry(found, labels, on)),
-    ...[...new Set(unchecked.map(({ why }) => why))].map((reason) => {
-      const rules = unchecked.filter(({ why }) => why === reason).map(({ rule }) => rule);
-      return element("p", { className: "unchecked", textContent: `not checked: ${rules.join(", ")}: ${reason}` });
-    }),
+    ...(unchecked.length === 0 ? [] : [element("details", { className: "unchecked" },
+      element("summary", { textContent: unchecked.length === 1 ? "1 rule not checked" : `${unchecked.length} rules not checked` }),
+      ...[...new Set(unchecked.map(({ why }) => why))].map((reason) => {
+        const rules = unchecked.filter(({ why }) => why === reason).map(({ rule }) => rule);
+        return element("p", { className: "unchecked", textContent: `not checked: ${rules.join(", ")}: ${reason}` });
+      }))]),
   ];
 }

@@ -23,6 +23,15 @@ export const WAYS = [
   ["#ef8f7d", "missing: no frame record there, or a broken stack"],
 ];
 
+const OTHERS = [[MARK, "a mark"], [ADDRESS, "code without a name"], [AGENT, "the profiler's agent"]];
+
+/** What fills mean, by what they are chosen by. */
+export const LEGENDS = {
+  module: [["hsl(30 78% 72%)", "the program, a hue for each module"], ["hsl(168 52% 72%)", "libraries"], ...OTHERS],
+  image: [["hsl(36 60% 72%)", "a hue for each image"], ...OTHERS],
+  kind: [["hsl(36 80% 72%)", "the program"], ["hsl(168 45% 68%)", "libraries"], ...OTHERS],
+};
+
 /** The way where the file does not tell how a recording found its callers. */
 export const UNCHECKED = 4;
 

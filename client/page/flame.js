@@ -6,17 +6,19 @@ const ROW = 18;
 const TEXT = 4;
 /** Fewer rows than these are not worth a click. */
 const LEAST_FOLDED = 4;
+/** Frames that this part of the stacks have are folded with those that all have. */
+const NEARLY_ALL = 0.99;
 
 /**
  * The cells of a tree that are wide enough to be seen: place, width, row, node, and how many nodes are merged in it.
- * `order` is `name` or `weight`; `root` fills the width, and its callers are above it. With `folds`, callees that all of
- * the root's stacks have are one cell.
+ * `order` is `name` or `weight`; `root` fills the width, and its callers are above it, but for the tree's own root if it is
+ * `bare`. With `folds`, callees that nearly all of the root's stacks have are one cell.
  */
-export function layout(tree, total, { width, order, root, folds }) {
+export function layout(tree, total, { width, order, root, folds, bare = false }) {
   const cells = [];
   const path = [];
   for (let at = root; at !== 0; at = tree.parent[at]) path.push(at);
-  path.push(0);
+  if (!bare) path.push(0);
   path.reverse().forEach((node, row) => cells.push({ x: 0, w: width, row, node, merged: 0 }));
   const scale = total[root] > 0 ? width / total[root] : 0;
   const folded = folds ? trunk(tree, total, root) : [];
@@ -52,16 +54,16 @@ export function layout(tree, total, { width, order, root, folds }) {
 
 /** What stands on a cell of folded frames. */
 export function textOfFolded({ folded }, name) {
-  return `${folded.length} frames that all stacks have, to ${name(folded[folded.length - 1])}`;
+  return `${folded.length} frames that nearly all stacks have, to ${name(folded[folded.length - 1])}`;
 }
 
-/** The callees through which all stacks of a node go, without the innermost of them; none if they are few. */
+/** The callees through which nearly all stacks of a node go, without the innermost of them; none if they are few. */
 function trunk(tree, total, root) {
   const found = [];
   let node = root;
   for (;;) {
     let next = 0;
-    for (let child = tree.first[node]; child !== 0; child = tree.next[child]) if (total[child] >= total[root] && total[child] > 0) next = child;
+    for (let child = tree.first[node]; child !== 0; child = tree.next[child]) if (total[child] > total[root] * NEARLY_ALL) next = child;
     if (next === 0) break;
     found.push(next);
     node = next;
@@ -115,6 +117,23 @@ export class Flame {
     this.resize();
     // The root, at the bottom, is what is looked at first.
     if (isTurned) part.scrollTop = part.scrollHeight;
+    this.keepInPlace(part);
+  }
+
+  /** Has a cell stay at this height on the screen where the graph changes. */
+  pin(cell, event) {
+    this.pinned = { node: cell.node, clientY: event.clientY };
+  }
+
+  keepInPlace(part) {
+    const { pinned } = this;
+    this.pinned = null;
+    const cell = pinned && this.cells.find(({ node, merged }) => node === pinned.node && merged === 0);
+    if (!cell) return;
+    const below = this.canvas.getBoundingClientRect().top + this.y(cell.row) + ROW / 2 - pinned.clientY;
+    const before = part.scrollTop;
+    part.scrollTop += below;
+    window.scrollBy(0, below - (part.scrollTop - before));
   }
 
   resize() {
@@ -122,8 +141,8 @@ export class Flame {
     const width = this.canvas.parentElement.clientWidth;
     if (width === 0) return;
     this.width = width;
-    const { tree, total, order, root, folds } = this.shown;
-    this.cells = layout(tree, total, { width, order, root, folds });
+    const { tree, total, order, root, folds, bare } = this.shown;
+    this.cells = layout(tree, total, { width, order, root, folds, bare });
     this.rows = this.cells.reduce((most, cell) => Math.max(most, cell.row + 1), 1);
     this.byRow = Array.from({ length: this.rows }, () => []);
     for (const cell of this.cells) this.byRow[cell.row].push(cell);
@@ -182,7 +201,7 @@ export class Flame {
   }
 
   rowOf(node) {
-    let row = 0;
+    let row = this.shown.bare ? -1 : 0;
     for (let at = node; at !== 0; at = this.shown.tree.parent[at]) row += 1;
     return row;
   }

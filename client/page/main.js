@@ -1,7 +1,7 @@
 // The page: what is chosen, and what follows from it.
 import { analysisPane } from "./analysis.js";
 import { callTree } from "./calls.js";
-import { MATCH, Palette, UNCHECKED, WAYS, changeColor, waysOf } from "./colors.js";
+import { LEGENDS, MATCH, Palette, UNCHECKED, WAYS, changeColor, waysOf } from "./colors.js";
 import { Flame } from "./flame.js";
 import { amount, amountWithUnit, duration, grouped, moduleOf, moment, percent, seconds, size } from "./format.js";
 import { Recording } from "./selection.js";
@@ -20,6 +20,8 @@ const MOST_CALLS = 200;
 const CALLS_MOVING = 20;
 /** The most names in a tooltip. */
 const MOST_NAMES = 12;
+/** Of shorter ranges it is not known how many ticks are missing, in ns. */
+const SHORT_RANGE = 5e9;
 /** How long a choice must rest before intervals are computed, in ms. */
 const REST = 120;
 
@@ -65,7 +67,10 @@ class Page extends Shell {
     this.trees = new Map();
     this.selections = new Map();
     const on = (part) => ({
-      onClick: (cell) => this.zoom(cell, part()),
+      onClick: (cell, event) => {
+        this.graph.pin(cell, event);
+        this.zoom(cell, part());
+      },
       onHover: (cell, event) => this.tipOfCell(cell, event, part()),
       onMenu: (cell, event) => this.openMenu(cell, event, part()),
     });
@@ -108,6 +113,8 @@ class Page extends Shell {
       `mode ${info.mode}`, rate, `${duration(info.elapsed_ns)} from ${started ?? "an unknown date"}`,
       info.architecture, `agent ${info.agent_version || "of unknown version"}`, ...filters,
     ].filter(Boolean).join(" · ");
+    $("cautions").hidden = report.warnings.length === 0;
+    $("caution").textContent = `${report.warnings.length === 1 ? "1 warning" : `${report.warnings.length} warnings`}: ${report.warnings[0]}`;
     $("warnings").append(...report.warnings.map((text) => warningLine(text)));
     $("analysis").append(...analysisPane(report.analysis, this.recording.labels, {
       onWindow: this.recording.time && ((window) => this.set({ window, base: null, zoom: null })),
@@ -168,7 +175,7 @@ class Page extends Shell {
 
   print(isPrinting) {
     this.isPrinting = isPrinting;
-    if (isPrinting) for (const details of document.querySelectorAll("#analysis details")) details.open = true;
+    if (isPrinting) for (const details of document.querySelectorAll("#analysis details, #accounts, #cautions")) details.open = true;
     this.draw();
   }
 
@@ -324,7 +331,8 @@ class Page extends Shell {
       ...(state.unfold ? [undo("unfolded", { unfold: false })] : []),
     );
     const isGraph = !["tree", "table"].includes(state.view) && !state.base;
-    $("ways").replaceChildren(...(state.color === "caller" && isGraph ? WAYS : []).map(([color, text]) => legendEntry("", text, color)));
+    const colors = isGraph ? (LEGENDS[state.color] ?? WAYS) : [];
+    $("ways").replaceChildren(...colors.map(([color, text]) => legendEntry("", text, color)));
     const legend = [["run", "on CPU"], ["stolen", "stolen"], ["blocked", "blocked"], ["masked", "masked"], ["lost", "lost or overflow"]];
     if (!recording.time) legend.length = 0;
     if (state.base) legend.push(["more", "more than base"], ["less", "less than base (pale: may be chance)"]);
@@ -372,7 +380,7 @@ class Page extends Shell {
     const isHeap = Boolean(this.recording.head.report.recording.interval_bytes);
     const facts = [
       [isHeap ? "samples" : "ticks", `${grouped(sum.ticks)} = ${ticks.map((name) => `${name} ${grouped(sum[name])}`).join(" + ")}`],
-      ...(isHeap ? [] : [["missing", sum.missing === null ? "-" : String(sum.missing)]]),
+      ...(isHeap ? [] : [["missing", this.missingWords(sum.missing, isWhole)]]),
       ["shares are of", amountWithUnit(recorded, unit)],
     ];
     const of = sum.recorded + sum.aged;
@@ -387,8 +395,16 @@ class Page extends Shell {
       const how = isEstimated ? ", with an estimate of the timer's delivery and arming" : "";
       if (cost !== null) facts.push(["sampling overhead", `${percent(cost)} of running time${how}`]);
     }
+    $("account").textContent = facts.slice(0, 2).map(([name, text]) => `${name} ${text}`).join("; ");
     $("facts").replaceChildren(...facts.map(([name, text]) =>
       element("div", { "data-fact": name }, element("dt", { textContent: name }), element("dd", { textContent: text }))));
+  }
+
+  /** Running time is told about once a second, so that it is not known how much a short range lacks. */
+  missingWords(missing, isWhole) {
+    const [from, to] = this.recording.time ? this.shownRange() : [0, 0];
+    if (!isWhole && to - from < SHORT_RANGE) return "not known of so short a range";
+    return missing === null ? "-" : String(missing);
   }
 
   drawProfile() {
@@ -497,10 +513,14 @@ class Page extends Shell {
     const { labels, tree } = model;
     let label = this.state.merge === "function" ? this.state.chosen : null;
     if (label === null) {
-      // The one with most time of its own in what is shown first: another range does not show another function.
+      // That of the first finding, or the one with most time of its own in what is shown first: another range does not
+      // show another function.
       if (this.firstChosen?.of !== tree) {
-        const sums = tree.functions(now.own, now.total, labels.length);
-        this.firstChosen = { of: tree, label: sums.own.reduce((best, count, at) => (count > sums.own[best] ? at : best), 0) };
+        const found = this.state.merge === "function" ? this.recording.head.report.analysis.findings.flatMap(({ functions }) => functions) : [];
+        const first = found.map((name) => labels.findIndex((each) => each.name === name)).find((at) => at >= 0);
+        const sums = first === undefined ? tree.functions(now.own, now.total, labels.length) : null;
+        const most = () => sums.own.reduce((best, count, at) => (count > sums.own[best] ? at : best), 0);
+        this.firstChosen = { of: tree, label: first ?? most() };
       }
       ({ label } = this.firstChosen);
     }
@@ -518,7 +538,7 @@ class Page extends Shell {
     });
     Object.assign(this, { shownCallers: above, shownGraph: below });
     const show = (graph, shown, upwards) => {
-      const options = { order: "weight", root: shown.tree.first[0], upwards };
+      const options = { order: "weight", root: shown.tree.first[0], upwards, bare: true };
       const drawn = base ? this.mean(shown, shown.base) : shown;
       graph.show(this.look(shown, drawn, options, shown, shown.base));
     };
@@ -711,7 +731,7 @@ class Page extends Shell {
     const total = part.total[cell.node];
     if (cell.folded) {
       const names = cell.folded.map((node) => labels[tree.label[node]].name);
-      return [`${names.length} frames that all stacks have: click to unfold`, `total ${amountWithUnit(total, unit)}, ${percent(total / recorded)}`,
+      return [`${names.length} frames that nearly all stacks have: click to unfold`, `total ${amountWithUnit(total, unit)}, ${percent(total / recorded)}`,
         ...names.slice(0, MOST_NAMES), ...(names.length > MOST_NAMES ? [`and ${names.length - MOST_NAMES} more`] : [])];
     }
     const lines = [cell.node === 0 ? "all" : labels[tree.label[cell.node]].name];

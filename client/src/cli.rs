@@ -41,6 +41,8 @@ pub(crate) use failure::Failure;
 #[cfg(feature = "demo")]
 pub(crate) use outputs::write_report;
 #[cfg(feature = "demo")]
+pub(crate) use report::open_page;
+#[cfg(feature = "demo")]
 pub(crate) use screen::columns;
 pub(crate) use screen::{print, print_local};
 #[cfg(feature = "demo")]

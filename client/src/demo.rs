@@ -9,12 +9,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use thiserror::Error;
 
 use crate::caller_table;
 use crate::cli::{self, Failure};
+use crate::connection::Address;
 use crate::exit_code;
 use crate::interrupt::Interrupt;
 use crate::output::OutputError;
@@ -23,11 +25,15 @@ use crate::record::{self, Patience, Session, Settings, Unwind};
 use crate::recording::{Reading, Recording};
 use crate::report::{Format, Report, ReportOptions, TimelineView};
 use crate::symbols::{ImageOptions, Images, Symbolizer};
-use crate::timeline::Window;
 use crate::units;
 
 /// How many functions the table on the screen shows.
-const TOP: usize = 12;
+const TOP: usize = 8;
+
+/// The name of the page.
+const PAGE: &str = "demo.html";
+
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// What `demo` takes.
 #[derive(Debug, Args)]
@@ -35,8 +41,9 @@ const TOP: usize = 12;
 The guest runs in this program and has two vCPUs that serve generated
 requests, one continuously and one now and then. It ends with the demo.
 
-Example:
-  unikprof-client demo --duration 10s --output /tmp/demo")]
+Examples:
+  unikprof-client demo --open
+  unikprof-client demo --hold --duration 10s --output /tmp/demo")]
 pub(crate) struct DemoArguments {
     /// How long to record
     #[arg(
@@ -47,6 +54,12 @@ pub(crate) struct DemoArguments {
     /// The directory for the recording and its reports; created if missing
     #[arg(short = 'o', long, value_name = "DIR", default_value = "unikprof-demo")]
     output: PathBuf,
+    /// Open the page in a browser
+    #[arg(long)]
+    open: bool,
+    /// Keep the guest for `connect`, until Ctrl-C
+    #[arg(long)]
+    hold: bool,
 }
 
 /// Why there is no demo.
@@ -86,7 +99,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     let guest_ends = Arc::new(AtomicBool::new(false));
     let address = guest::start(&guest_ends)?;
     let path = directory.join("demo.unikprof");
-    let mut session = Session::open(address.clone(), Patience::default(), interrupt)?;
+    let mut session = Session::open(address.clone(), Patience::default(), interrupt.clone())?;
     tell!("recording the demo guest at {address} for {}", units::duration(arguments.duration_ns));
     let symbolizer = Symbolizer::new(Images::new(ImageOptions::default()));
     // The C library keeps no frame pointers.
@@ -101,15 +114,29 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     let mut progress = ProgressLine::on_stderr();
     let outcome = record::record(&mut session, &settings, &path, &mut progress)?;
     progress.finish();
-    guest_ends.store(true, Relaxed);
+    guest_ends.store(!arguments.hold, Relaxed);
     if let Some(reason) = outcome.incomplete {
         return Err(Failure::Incomplete { path: outcome.path, reason: reason.to_string() });
     }
-    show(&path, &symbolizer, directory)
+    show(&path, &symbolizer, directory, arguments.hold.then_some(&address))?;
+    if arguments.open {
+        cli::open_page(directory.join(PAGE))?;
+    }
+    if arguments.hold {
+        tell!("the demo guest runs at {address} until Ctrl-C");
+        while interrupt.sleep_until(Instant::now() + HOUR, Interrupt::stop) {}
+        guest_ends.store(true, Relaxed);
+    }
+    Ok(())
 }
 
-/// Writes every report and prints the shortest.
-fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), Failure> {
+/// Writes every report and prints the shortest. `held`: where the guest goes on.
+fn show(
+    path: &Path,
+    symbolizer: &Symbolizer,
+    directory: &Path,
+    held: Option<&Address>,
+) -> Result<(), Failure> {
     let recording = Recording::open(path, Reading::Strict)?;
     let symbolized = symbolizer.resolve(&recording.profile)?;
     let brief =
@@ -121,20 +148,17 @@ fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), Fa
         .map_err(|source| Failure::Report { path: "-".into(), source })?;
     cli::print_local(true, screen)?;
 
-    let report = Report::new(&symbolized, ReportOptions::default())
+    let whole = ReportOptions { accounting: true, ..ReportOptions::default() };
+    let report = Report::new(&symbolized, whole)
         .with_timeline(TimelineView::of(&recording))
         .with_callers(symbolizer);
-    let mut written = Vec::new();
+    let mut written = vec![(path.to_owned(), "the recording; all other files are made from it")];
     for (name, format, what) in [
-        (
-            "demo.html",
-            Format::Page,
-            "the recording over time, as flame graph and table; open it in a browser",
-        ),
+        (PAGE, Format::Page, "over time, as flame graph and table; open it in a browser"),
         ("demo.svg", Format::Svg, "flame graph as one picture"),
         ("demo.folded", Format::Folded, "folded stacks for other flame graph tools"),
         ("demo.pb.gz", Format::Pprof, "for `go tool pprof -http :`"),
-        ("demo.txt", Format::Text, "the tables in full"),
+        ("demo.txt", Format::Text, "the tables and the accounting in full"),
     ] {
         if format == Format::Svg && !cfg!(feature = "svg") {
             continue;
@@ -143,23 +167,18 @@ fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), Fa
         cli::write_report(&report, format, &file)?;
         written.push((file, what));
     }
-    let what = "the recording; all other files are made from it";
-    written.insert(1, (path.to_owned(), what));
-    let spans = recording.timeline.as_ref();
-    let spans = spans.map(|timeline| timeline.spans(Window::ALL));
-    // On a busy machine a short demo may have seen none of the guest's spans.
-    let mut span = spans.iter().flatten().map(|table| table.name.as_str());
+    written.swap(0, 1);
     // The program as it was called, since it may be in no folder of PATH.
     let program = std::env::args().next();
     let program = program.as_deref().unwrap_or("unikprof-client");
-    cli::print(next_steps(program, path, &written, span.next_back()))
+    cli::print(next_steps(program, path, &written, held))
 }
 
 fn next_steps(
     program: &str,
     recording: &Path,
     written: &[(PathBuf, &str)],
-    span: Option<&str>,
+    held: Option<&Address>,
 ) -> String {
     let width = written.iter().map(|(path, _)| path.as_os_str().len()).max();
     let width = width.unwrap_or(0);
@@ -168,16 +187,12 @@ fn next_steps(
         text.push_str(&format!("  {:width$}  {what}\n", path.display().to_string()));
     }
     let recording = recording.display();
-    let in_span = span
-        .map_or(String::new(), |name| format!("  {program} report {recording} --in-span {name}\n"));
+    let address = held.map_or("ADDR".to_owned(), ToString::to_string);
     text.push_str(&format!(
         "\nTry next:\n\
-         \x20 {program} report {recording} --lines --top 20\n\
+         \x20 {program} report {recording} --annotate is_spam\n\
          \x20 {program} report {recording} --timeline --step 250ms\n\
-         {in_span}\
-         \x20 {program} report {recording} --focus is_spam -o spam.svg     the mistake that takes \
-         half of the guest's time\n\
-         \x20 {program} connect ADDR record 30s     record your own guest\n"
+         \x20 {program} connect {address} record 30s\n"
     ));
     text
 }

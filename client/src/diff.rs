@@ -513,9 +513,8 @@ fn warnings(base: &Input<'_>, new: &Input<'_>, sides: &Sides) -> Vec<String> {
         all.push(
             "the recordings have counts without times, from fewer than 8 fetches, or too few \
              samples for 8 blocks of \
-             time: samples are taken as independent. If they come in bursts, intervals are too \
-             narrow and changes shown \
-             as possible may be chance; give the agent memory for a ring"
+             time: samples are taken as independent, and changes may be chance; give the agent \
+             memory for a ring"
                 .to_owned(),
         );
     }

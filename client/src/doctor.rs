@@ -17,7 +17,7 @@
 //!
 //! let recording = Recording::open("run.unikprof".as_ref(), Reading::Salvage)?;
 //! let diagnosis = Diagnosis::of_recording(&recording, &Symbolizer::default());
-//! print!("{}", diagnosis.text(100));
+//! print!("{}", diagnosis.text(100, false));
 //! # Ok::<(), unikprof_client::recording::RecordingError>(())
 //! ```
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use unikprof_proto::code::state;
@@ -20,6 +20,10 @@ use crate::units::grouped;
 pub struct ProgressLine {
     bar: ProgressBar,
     is_terminal: bool,
+    /// Whether it is one that cannot draw a line again: it gets a line now and then.
+    is_dumb: bool,
+    /// When such a line was written last.
+    told: Option<Instant>,
     /// Whether the user was told that the recording does not end by itself; on a terminal the line
     /// does.
     endless: bool,
@@ -42,19 +46,24 @@ pub(crate) fn caller_table_warning(uses_held: bool) -> &'static str {
 /// How often the line moves.
 const TICK: Duration = Duration::from_millis(100);
 
+/// How often a terminal that cannot draw a line again gets a new one.
+const DUMB_EVERY: Duration = Duration::from_secs(5);
+
 impl ProgressLine {
     /// A line on stderr.
     pub fn on_stderr() -> ProgressLine {
         let is_terminal = io::stderr().is_terminal();
+        let is_dumb = is_terminal && std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let is_terminal = is_terminal && !is_dumb;
         let bar = ProgressBar::with_draw_target(
             None,
             if is_terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() },
         );
-        bar.set_style(style("{spinner} {msg}"));
+        bar.set_style(style("{spinner} {wide_msg}"));
         if is_terminal {
             bar.enable_steady_tick(TICK);
         }
-        ProgressLine { bar, is_terminal, endless: false }
+        ProgressLine { bar, is_terminal, is_dumb, told: None, endless: false }
     }
 
     /// Takes the line away.
@@ -69,11 +78,16 @@ impl ProgressLine {
         }
         if status.duration_ns != 0 && self.bar.length().is_none() {
             self.bar.set_length(status.duration_ns / 1_000_000);
-            self.bar.set_style(style("{spinner} [{bar:24}] {msg}"));
+            self.bar.set_style(style("{spinner} [{bar:24}] {wide_msg}"));
         }
         let elapsed = status.elapsed();
         self.bar.set_position(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
-        self.bar.set_message(message(status, recorder));
+        let text = message(status, recorder);
+        if self.is_dumb && self.told.is_none_or(|told| told.elapsed() >= DUMB_EVERY) {
+            self.told = Some(Instant::now());
+            tell!("{text}");
+        }
+        self.bar.set_message(text);
     }
 
     fn tracing(&mut self, state: &TraceState, calls: u64, duration_ns: u64) {
@@ -84,7 +98,7 @@ impl ProgressLine {
         let elapsed_ns = state.ended_ns.saturating_sub(state.started_ns);
         if duration_ns != 0 && self.bar.length().is_none() {
             self.bar.set_length(duration_ns / 1_000_000);
-            self.bar.set_style(style("{spinner} [{bar:24}] {msg}"));
+            self.bar.set_style(style("{spinner} [{bar:24}] {wide_msg}"));
         }
         self.bar.set_position(elapsed_ns / 1_000_000);
         let seconds = elapsed_ns as f64 / 1e9;
@@ -186,7 +200,9 @@ fn message(status: &RecordingStatus, recorder: &RecorderStatus) -> String {
         ("overflow", counters.overflow),
         ("masked", counters.masked),
     ] {
-        text.push_str(&format!("  {what} {count}"));
+        if count != 0 {
+            text.push_str(&format!("  {what} {count}"));
+        }
     }
     if let Some(used) =
         (recorder.agent.nodes_used.saturating_mul(100)).checked_div(recorder.agent.nodes_capacity)
@@ -210,7 +226,7 @@ mod tests {
 
     #[test]
     fn the_templates_are_templates() {
-        for template in ["{spinner} {msg}", "{spinner} [{bar:24}] {msg}"] {
+        for template in ["{spinner} {wide_msg}", "{spinner} [{bar:24}] {wide_msg}"] {
             assert!(ProgressStyle::with_template(template).is_ok());
         }
     }

@@ -5,7 +5,7 @@
 //!
 //! | format | for |
 //! |---|---|
-//! | [`Format::Text`] | people: the accounting, the cost, the top functions with their intervals |
+//! | [`Format::Text`] | people: what takes the time, the top functions with their intervals |
 //! | [`Format::Folded`] | flame graph tools: `root;...;leaf count` |
 //! | [`Format::Page`] | people: time tracks, flame graph and tables in a browser, see `page` |
 //! | [`Format::Svg`] | a flame graph in a browser |
@@ -68,6 +68,7 @@ pub(crate) mod shares;
 pub(crate) mod shorten;
 mod speedscope;
 pub(crate) mod stack_warnings;
+mod summary;
 #[cfg(feature = "svg")]
 mod svg;
 pub(crate) mod text;
@@ -82,7 +83,7 @@ pub use calls::{Calls, Direction, FunctionName};
 pub(crate) use firefox::library_key as firefox_library;
 pub use format::Format;
 pub(crate) use format::UnknownFormat;
-pub use functions::{FunctionRow, FunctionTable};
+pub use functions::{FunctionRow, FunctionTable, SortBy};
 pub use interval::Interval;
 pub use page::served_page;
 pub use pprof::PieceLimits;
@@ -105,6 +106,7 @@ use crate::symbols::{CodeError, FileId, MappedAddress, Symbolized, Symbolizer};
 use crate::timeline::{RecordingSpan, Timeline, Window};
 use crate::units;
 use filter::Weights;
+pub(crate) use filter::without_sampler;
 use labels::Labels;
 
 /// The default width of text reports.
@@ -123,6 +125,10 @@ pub struct ReportOptions {
     pub no_inlines: bool,
     /// How many functions the text lists; zero for all.
     pub top: usize,
+    /// In which order.
+    pub sort: SortBy,
+    /// Whether the text has the whole accounting, with all warnings, in place of one line.
+    pub accounting: bool,
     /// Whether folded stacks begin with their labels: recording, vCPU and span.
     pub labels: bool,
     /// Labels of each of pprof's samples, in place of the recording's name: what tells guests of a
@@ -142,6 +148,8 @@ impl Default for ReportOptions {
             lines: false,
             no_inlines: false,
             top: 30,
+            sort: SortBy::default(),
+            accounting: false,
             labels: false,
             guest_labels: None,
             columns: Some(DEFAULT_COLUMNS),
@@ -237,8 +245,7 @@ impl<'a> Report<'a> {
         self
     }
 
-    /// Shows what rules find about the guest: in text instead of the functions, in JSON in addition
-    /// to them. Pages have it in any case.
+    /// Shows all that rules find about the guest, above the functions. Pages have it in any case.
     #[must_use]
     pub fn with_analysis(mut self) -> Report<'a> {
         self.is_analyzed = true;
@@ -284,6 +291,24 @@ impl<'a> Report<'a> {
         self.view = view;
         self.functions = OnceLock::new();
         self
+    }
+
+    /// Whether a format suits the recording, and is built in.
+    pub(crate) fn suits(&self, format: Format) -> Result<(), ReportError> {
+        match format {
+            Format::Chrome => Err(ReportError::OnlyTraces { format }),
+            Format::Svg if cfg!(not(feature = "svg")) => Err(ReportError::NotBuiltIn { format }),
+            Format::Otlp if cfg!(not(feature = "otlp")) => Err(ReportError::NotBuiltIn { format }),
+            Format::Firefox | Format::Speedscope
+                if self.symbolized.profile().samples().is_empty() =>
+            {
+                Err(ReportError::Empty { recorded: 0 })
+            }
+            Format::Svg if self.weights.shown() == 0 => {
+                Err(ReportError::Empty { recorded: self.weights.recorded })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Writes the report. The writer is given large pieces and flushed.

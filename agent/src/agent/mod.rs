@@ -48,7 +48,7 @@ pub struct Config<'m> {
 }
 
 /// Why an agent cannot start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum StartError {
     /// `Config::vcpus` is 0.
     NoVcpu,

@@ -16,7 +16,7 @@ use crate::ground::sync::{AtomicU64, Ordering};
 const WORDS: usize = MAX_EVENT_NAME / size_of::<u64>();
 
 /// Why an event name was rejected. Rejections are counted and sent with the ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum EventNameError {
     /// The agent was given no memory for a ring, or was built without the feature `ring`.
     NoRing,

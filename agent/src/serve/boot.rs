@@ -78,7 +78,7 @@ impl<'n> BootRecording<'n> {
 }
 
 /// Why a recording did not begin: expected, found, and what to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct BootError(Text);
 
 impl fmt::Display for BootError {

@@ -38,7 +38,7 @@ pub struct Service<'a, 'm, P: Platform> {
 }
 
 /// Why an agent cannot be served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum ServeError {
     /// The agent has a service already.
     Served,

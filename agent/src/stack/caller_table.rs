@@ -122,7 +122,7 @@ impl PartCells {
 }
 
 /// Why a table that was linked into the image cannot be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum LinkedTableError {
     /// It is not a table, or it is damaged.
     File(TableFileError),

@@ -25,7 +25,7 @@ pub struct Mapping<'a> {
 }
 
 /// Why mappings cannot be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum MappingsError {
     /// There are none, so no return address could be recognised.
     None,

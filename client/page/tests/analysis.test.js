@@ -58,7 +58,8 @@ test("without time there is no button for it, and what was not checked is said",
   unchecked.push({ rule: "idle", why: "empty" }, { rule: "burst", why: "no times" });
   const empty = analysisPane({ findings: [], quiet: ["a", "b"], unchecked }, [], {});
   assert.deepEqual(empty.map((node) => node.text), [
-    "Analysis of the guest: none of 2 rules found anything", "not checked: slow span, burst: no times", "not checked: idle: empty",
+    "Analysis of the guest: none of 2 rules found anything",
+    "3 rules not checkednot checked: slow span, burst: no timesnot checked: idle: empty",
   ]);
   const unknown = analysisPane({ findings: [], quiet: [], unchecked }, [], {});
   assert.equal(unknown[0].text, "Analysis of the guest: no rule could be checked");

@@ -73,8 +73,17 @@ test("frames that all stacks have are one cell, but for the innermost", () => {
     [[0, 0, undefined], [1, 5, 5], [2, 6, undefined], [3, 7, undefined], [3, 8, undefined]]);
   assert.equal(cellsOf(0, false).length, 9);
   assert.equal(cellsOf(3, true).filter((cell) => cell.folded).length, 0, "three are not worth it");
+  // One stack in 200 goes elsewhere.
+  const nearly = Tree.fromDepths([1, 2, 3, 4, 5, 6, 7, 7, 3], [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+  const some = nearly.totals(Float64Array.from([0, 0, 0, 0, 0, 0, 0, 99, 100, 1]));
+  assert.equal(layout(nearly, some, { width: 300, order: "name", root: 0, folds: true })[1].folded?.length, 5);
   counts[1] -= 1;
   assert.equal(cellsOf(0, true).filter((cell) => cell.folded).length, 0, "one stack does not have them");
+});
+
+test("a part of a tree is shown without a row for all", () => {
+  const rows = (bare) => layout(tree, total, { width: 630, order: "weight", root: 1, bare }).slice(0, 2).map(({ node }) => node);
+  assert.deepEqual([rows(false), rows(true)], [[0, 1], [1, 6]]);
 });
 
 test("left heavy puts the widest first", () => {

@@ -73,21 +73,28 @@ impl Arguments {
     }
 }
 
-/// An error that names the subcommand of `connect` in place of which a word was given alone.
+/// An error that names what was meant where a subcommand of `connect`, or an address, was given
+/// alone.
 fn with_connect(mut error: clap::Error, command: &Command) -> clap::Error {
     let connect = command.find_subcommand("connect");
     if error.kind() == ErrorKind::InvalidSubcommand
         && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
-        && connect.is_some_and(|it| it.find_subcommand(word).is_some())
     {
-        let meant = ContextValue::Strings(vec![format!("connect {word}")]);
+        let meant = if connect.is_some_and(|it| it.find_subcommand(word).is_some()) {
+            format!("connect ADDR {word}")
+        } else if word.contains(['.', ':']) && word.parse::<Address>().is_ok() {
+            format!("connect {word}")
+        } else {
+            return error;
+        };
+        let meant = ContextValue::Strings(vec![meant]);
         error.insert(ContextKind::SuggestedSubcommand, meant);
     }
     error
 }
 
 /// The subcommands of `unikprof-fleet`.
-const OF_FLEET: [&str; 3] = ["collect", "record", "serve"];
+const OF_FLEET: [&str; 2] = ["collect", "serve"];
 
 /// An error that names `unikprof-fleet` if one of its subcommands was given.
 fn with_fleet(error: clap::Error) -> clap::Error {
@@ -95,10 +102,9 @@ fn with_fleet(error: clap::Error) -> clap::Error {
         Some(ContextValue::String(word)) if OF_FLEET.contains(&word.as_str()) => word,
         _ => return error,
     };
-    let one = if word == "record" { "; for one guest: `connect ADDR record`" } else { "" };
     let message = format!(
         "`{word}` is a subcommand of `unikprof-fleet`: \
-         cargo install --locked --path client/fleet{one}\n"
+         cargo install --locked --path client/fleet\n"
     );
     clap::Error::raw(ErrorKind::InvalidSubcommand, message)
 }
@@ -342,9 +348,8 @@ pub(super) struct OutputArguments {
     /// standard output. Default: %n-%r-%t.unikprof.
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub(super) output: Vec<NamePattern>,
-    /// The output format, regardless of the extension: unikprof, text, folded, html, svg, pprof,
-    /// firefox, speedscope, json, or otlp if the client was built with that feature
-    #[arg(long)]
+    /// The output format, regardless of the extension; otlp if the client was built with that feature
+    #[arg(long, value_parser = values::output_format())]
     pub(super) format: Option<OutputFormat>,
 }
 
@@ -390,7 +395,7 @@ pub(super) struct ReportArguments {
     /// guest. Pages have it in any case.
     #[arg(
         long,
-        conflicts_with_all = ["annotate", "callers", "callees", "lines", "timeline"],
+        conflicts_with_all = ["annotate", "callers", "callees", "timeline"],
         help_heading = "Selection"
     )]
     pub(super) analyze: bool,
@@ -413,6 +418,9 @@ pub(super) struct ReportArguments {
         help_heading = "Selection"
     )]
     pub(super) top: usize,
+    /// Print the whole accounting, all warnings, and the guest's own spans, counters and marks
+    #[arg(long, help_heading = "Output")]
+    pub(super) accounting: bool,
     /// Do not shorten names in the text report to the terminal's width (120 columns if there is
     /// none)
     #[arg(long, help_heading = "Output")]
@@ -451,9 +459,8 @@ pub(super) struct ReportOutputArguments {
     /// standard output.
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub(super) output: Vec<NamePattern>,
-    /// The output format, regardless of the extension: text, folded, html, svg, pprof, firefox,
-    /// speedscope, json, or otlp if the client was built with that feature
-    #[arg(long)]
+    /// The output format, regardless of the extension; otlp if the client was built with that feature
+    #[arg(long, value_parser = values::format())]
     pub(super) format: Option<crate::report::Format>,
 }
 
@@ -483,6 +490,9 @@ pub(super) struct DoctorArguments {
     /// A file of that name takes precedence over a host.
     #[arg(value_name = "FILE|ADDR")]
     pub(super) target: String,
+    /// Print also what was found by the checks that are good
+    #[arg(long)]
+    pub(super) all: bool,
     /// Print the result as JSON
     #[arg(long)]
     pub(super) json: bool,

@@ -15,11 +15,11 @@ use super::names::{self, NameArguments};
 use super::outputs::{
     Plan, ReportOutput, Target, is_device, no_input_is_replaced, nothing_is_replaced,
 };
-use super::print;
 use super::recordings::{
     DownloadArguments, RecordArguments, StartArguments, StopArguments, UnwindArguments,
 };
 use super::top::{self, TopArguments};
+use super::{print, print_local};
 use super::{snapshot, status, trace};
 use crate::allocator;
 use crate::caller_table::{self, Prepared, Reserve};
@@ -33,10 +33,12 @@ use crate::record::{
     Unwind,
 };
 use crate::recording::{Reading, Recording, holds};
-use crate::report::heap::without_allocator;
-use crate::report::{Format, Report, ReportOptions, TimelineView};
+use crate::report::{Format, Report, ReportOptions, TimelineView, without_sampler};
 use crate::symbols::{SymbolWarning, Symbolizer};
 use crate::timeline::Timeline;
+
+/// How many functions a recording's answer lists.
+const SHOWN: usize = 10;
 
 pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
     let address = arguments.address()?;
@@ -54,7 +56,8 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
     };
     let access = arguments.access.access()?;
     let session = Session::with_access(address, access, patience, interrupt.clone())?;
-    if session.key().is_none() {
+    let is_record = matches!(arguments.word, ConnectWord::Record(_) | ConnectWord::Start(_));
+    if is_record && session.key().is_none() && !session.address().is_loopback() {
         tell!(
             "warning: the agent at {} requires no key; traffic is not encrypted (`keygen` makes a \
              key)",
@@ -423,19 +426,16 @@ impl Conversation {
         // What a dump asked for is what its reports show.
         let cut = recording.part_asked();
         let mut symbolized = symbolizer.resolve(cut.as_ref().unwrap_or(&recording.profile))?;
-        let trimmed = without_allocator(&symbolized);
+        let trimmed = without_sampler(&symbolized);
         if let Some(trimmed) = &trimmed {
             symbolized = symbolized.of_window(trimmed);
         }
         let to_stdout = plan.reports.iter().any(|o| o.target == Target::Stdout);
-        let mut report = Report::new(
-            &symbolized,
-            ReportOptions {
-                columns: Some(ReportOutput::columns(&plan.reports)),
-                ..ReportOptions::default()
-            },
-        )
-        .with_timeline(TimelineView::of(&recording));
+        let columns = Some(ReportOutput::columns(&plan.reports));
+        let top = if to_stdout { ReportOptions::default().top } else { SHOWN };
+        let mut report =
+            Report::new(&symbolized, ReportOptions { columns, top, ..ReportOptions::default() })
+                .with_timeline(TimelineView::of(&recording));
         let is_page = |output: &ReportOutput| output.format == Format::Page;
         if plan.reports.iter().any(is_page) {
             report = report.with_callers(symbolizer);
@@ -463,14 +463,18 @@ impl Conversation {
         let told = recording.completeness.warning().filter(|_| outcome.incomplete.is_some());
         let told = told.as_ref().map(printable);
         warnings.retain(|warning| Some(warning) != told.as_ref());
-        ReportOutput::write_telling(&warnings, &plan.reports, &report)?;
+        let is_shown = !to_stdout && !self.json;
+        ReportOutput::write_telling(&warnings, &plan.reports, &report, is_shown)?;
         if to_stdout {
             return Ok(());
         }
-        print(if self.json {
-            json::recorded(&recording, cut.as_ref(), &files)
-        } else {
-            local(describe::recorded(&recording, cut.as_ref(), &files, names))
-        })
+        if self.json {
+            return print(json::recorded(&recording, cut.as_ref(), &files));
+        }
+        let mut text = Vec::new();
+        let shown = report.write(Format::Text, &mut text);
+        shown.map_err(|source| Failure::Report { path: "-".into(), source })?;
+        text.extend(describe::written(&files, names).into_bytes());
+        print_local(true, text)
     }
 }

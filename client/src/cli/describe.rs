@@ -10,12 +10,9 @@ use unikprof_proto::message::{Counters, Overhead};
 use crate::agent_info::role_name;
 use crate::connection::Address;
 use crate::printable::Printable;
-use crate::profile::{Cost, Mapping, Mode, Profile, Unit};
+use crate::profile::{Cost, Mapping};
 use crate::record::{self, RecorderStatus, RecordingStatus, Session, Settings, rate_text};
-use crate::recording::Recording;
-use crate::report::accounting::how_callers_were_found;
-use crate::report::heap::estimated_from;
-use crate::units::{amount_with_unit, duration, grouped, size};
+use crate::units::{duration, grouped, size};
 
 /// Who the agent is.
 pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
@@ -69,8 +66,23 @@ pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
         "answers even while the guest is stuck in a loop",
         "answers only when the guest polls the agent",
     );
+    let what = match agent.role {
+        role::VIEW => {
+            "can be looked at with this key: `top`, `snapshot`, `events`, `copy`".to_owned()
+        }
+        _ => {
+            let also =
+                [(agent.records_allocations(), "allocations"), (agent.allows_traces(), "calls")];
+            let also = also.into_iter().filter(|(can, _)| *can).map(|(_, what)| what);
+            let all: Vec<&str> = ["running time", "waits"].into_iter().chain(also).collect();
+            format!("can be recorded: {}", all.join(", "))
+        }
+    };
+    let next = if agent.role == role::VIEW { "top" } else { "record 30s" };
     let mut out = format!(
-        "guest        {guest}\n\
+        "guest `{guest}` {what}\n\
+         -> unikprof-client connect {address} {next}\n\n\
+         guest        {guest}\n\
          guest id     {guest_id}\n\
          agent        {version} at {address}, protocol version {protocol}\n\
          access       {}\n\
@@ -170,97 +182,16 @@ pub(super) fn word(name: &str) -> String {
     }
 }
 
-/// What was recorded and where it is; `cut` is the window that was asked for, `names` the options
-/// by which a report finds names.
-pub(super) fn recorded(
-    recording: &Recording,
-    cut: Option<&Profile>,
-    files: &[PathBuf],
-    names: &str,
-) -> String {
-    let profile = &recording.profile;
-    let info = profile.recording();
-    let c = profile.counters();
+/// Where a recording is, and what to do next; `names` are the options by which a report finds names.
+pub(super) fn written(files: &[PathBuf], names: &str) -> String {
     let mut rows = Rows::default();
-    let guest = match info.guest_name.as_str() {
-        "" => "the guest".into(),
-        name => Printable(name).to_string(),
-    };
-    rows.add(
-        "recorded",
-        format!(
-            "{} {} {guest} in {}{}",
-            match info.unit() {
-                Unit::Samples => match profile.sample_count() {
-                    1 => "1 sample".to_owned(),
-                    count => format!("{count} samples"),
-                },
-                Unit::Nanoseconds => {
-                    format!("{} of blocked time", duration(profile.sample_count()))
-                }
-                Unit::Bytes | Unit::Objects => format!(
-                    "{} {}",
-                    amount_with_unit(profile.sample_count(), info.unit()),
-                    if info.mode == Mode::Live { "still held" } else { "allocated" }
-                ),
-            },
-            if info.mode.is_heap() { "by" } else { "of" },
-            duration(info.elapsed_ns),
-            match info.mode {
-                Mode::OffCpu => ", measured".to_owned(),
-                Mode::Alloc | Mode::Live => format!(
-                    ", {}, one every {}",
-                    estimated_from(profile),
-                    size(info.interval_bytes)
-                ),
-                Mode::Wall =>
-                    format!(", at {} Hz of running and blocked time", rate_text(info.period_ns)),
-                Mode::Cpu | Mode::Other(_) => {
-                    format!(", at {} Hz of running time", rate_text(info.period_ns))
-                }
-            }
-        ),
-    );
-    if let Some(missing) = c.missing {
-        rows.add("missing", missing.to_string());
-    }
-    if info.mode.is_heap() {
-        rows.add(
-            "samples",
-            format!(
-                "{} = recorded {} + aged {} + overflow {} + lost {}",
-                c.ticks, c.recorded, c.aged, c.overflow, c.lost
-            ),
-        );
-    } else {
-        rows.add("ticks", c.equation());
-    }
-    if info.caller_table.is_some() && c.sampled() != 0 {
-        rows.add("callers", how_callers_were_found(&c));
-    }
-    if let Some((cut, ring)) = cut.and_then(|cut| Some((cut, cut.recording().ring.as_ref()?))) {
-        rows.add(
-            "window",
-            format!(
-                "{} in {}, from {:.3} s to {:.3} s of the recording; `report` shows only this \
-                 window",
-                amount_with_unit(cut.sample_count(), info.unit()),
-                duration(cut.recording().elapsed_ns),
-                ring.from_ns as f64 / 1e9,
-                ring.to_ns as f64 / 1e9
-            ),
-        );
-    }
-    if let Some((cost, running_ns)) = profile.cost() {
-        rows.add("cost", cost_of_running(&cost, running_ns));
-    }
     for path in files {
         rows.add("wrote", path.display().to_string());
     }
     if let [only] = files
         && only.extension().is_some_and(|ending| ending == "unikprof")
     {
-        rows.add("next", format!("unikprof-client report {}{names}", only.display()));
+        rows.add("next", format!("unikprof-client report {}{names} --open", only.display()));
     }
     rows.0
 }

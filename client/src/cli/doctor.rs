@@ -51,8 +51,8 @@ pub(super) fn run(arguments: &DoctorArguments) -> Result<(), Failure> {
         }
         format!("{document:#}\n")
     } else {
-        let text = diagnosis.text(screen::columns());
-        charset::local(format!("source                {taken}\n{text}"))
+        let text = diagnosis.text(screen::columns(), arguments.all);
+        charset::local(format!("{text}source                {taken}\n"))
     })?;
     match diagnosis.verdict() {
         Verdict::Bad => Err(Failure::Untrustworthy),

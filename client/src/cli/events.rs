@@ -16,7 +16,7 @@ use crate::charset;
 use crate::interrupt::Interrupt;
 use crate::printable::Printable;
 use crate::record::{EventReader, RecordError, RecordingStatus, Session};
-use crate::timeline::{Event, Moment, WallClock, What};
+use crate::timeline::{Event, Moment, WallClock, What, Window};
 use crate::units::grouped;
 
 /// Which events are wanted.
@@ -81,7 +81,13 @@ pub(super) fn run(
     if arguments.follow {
         interrupt.listen().map_err(Failure::Signals)?;
     }
-    let window = session.window_until_now(asked, &mut ())?;
+    // What was before is asked for with --last or --from.
+    let is_new = arguments.follow && matches!(asked.from, None | Some(Moment::BeforeEnd(0)));
+    let window = if is_new {
+        Window { from_ns: session.check(&mut ())?.agent.now_ns, to_ns: u64::MAX }
+    } else {
+        session.window_until_now(asked, &mut ())?
+    };
     let kinds: Vec<&str> = arguments.only.iter().flat_map(|kind| kind.names()).copied().collect();
     let mut reader = EventReader::default();
     let mut names = RecordingNames::default();
@@ -98,7 +104,7 @@ pub(super) fn run(
         if is_first && arguments.only.contains(&Kind::Block) {
             warn_where_few_blocks_are_kept(session)?;
         }
-        if look.evicted > 0 {
+        if look.evicted > 0 && !(is_first && is_new) {
             let since =
                 if is_first { "since the agent started" } else { "before they could be fetched" };
             tell!("warning: {} records were evicted {since}", grouped(look.evicted));

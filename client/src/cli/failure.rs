@@ -55,9 +55,8 @@ pub(crate) enum Failure {
     Output(#[from] OutputError),
     #[error("cannot write {}: {source}", path.display())]
     Report { path: PathBuf, source: ReportError },
-    #[error("wrote {}, but cannot start a browser: {source}; open the file \
-             yourself", path.display())]
-    Browser { path: PathBuf, source: io::Error },
+    #[error("wrote {}, but no browser could be started; open the file yourself", path.display())]
+    Browser { path: PathBuf },
     #[error("cannot write to standard output: {0}")]
     Stdout(io::Error),
     #[error(transparent)]
@@ -81,6 +80,9 @@ pub(crate) enum Failure {
     #[error("{source}\nthe recording itself is in {}; show it with `unikprof-client \
              report`", recording.display())]
     AfterRecording { recording: PathBuf, source: Box<Failure> },
+    /// An error that has been printed.
+    #[error("an error was printed")]
+    Told { exit_code: u8 },
     #[error("a check is bad")]
     Untrustworthy,
     #[error(transparent)]
@@ -127,7 +129,7 @@ impl Failure {
     pub(crate) fn text(&self) -> Option<String> {
         match self {
             Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
-            Failure::Untrustworthy | Failure::Slower => None,
+            Failure::Untrustworthy | Failure::Slower | Failure::Told { .. } => None,
             other => Some(other.to_string()),
         }
     }
@@ -182,7 +184,7 @@ impl Failure {
             | Failure::Browser { .. }
             | Failure::Signals(_)
             | Failure::Randomness(_) => exit_code::OTHER,
-            Failure::Other { exit_code, .. } => *exit_code,
+            Failure::Other { exit_code, .. } | Failure::Told { exit_code } => *exit_code,
             #[cfg(feature = "demo")]
             Failure::Demo(error) => error.exit_code(),
         }

@@ -80,8 +80,17 @@ pub(super) fn completions(shell: Shell, program: &Command) -> Vec<u8> {
     let mut script = Vec::new();
     let mut program = program.clone();
     let name = program.get_name().to_owned();
-    clap_complete::generate(shell, &mut program, name, &mut script);
-    script
+    clap_complete::generate(shell, &mut program, &name, &mut script);
+    let text = String::from_utf8_lossy(&script);
+    match shell {
+        // clap_complete has two names for what stands behind a program's name with a hyphen.
+        Shell::Bash => {
+            text.replace(&name.replace('-', "__subcmd__"), &name.replace('-', "__")).into()
+        }
+        // Its `*::` completes no option behind the first of several files.
+        Shell::Zsh => text.replace("'*::", "'*:").into(),
+        _ => script,
+    }
 }
 
 fn create_folder(path: &Path) -> Result<(), Failure> {

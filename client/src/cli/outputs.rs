@@ -11,7 +11,7 @@ use super::{print_local, screen};
 use crate::output::{
     AtomicFile, NamePattern, NamedAfter, OutputError, OutputFormat, temporary_beside,
 };
-use crate::report::{DEFAULT_COLUMNS, Format, Report, ReportError};
+use crate::report::{DEFAULT_COLUMNS, Format, Report, ReportError, warnings};
 
 /// The name that means standard output.
 const STDOUT: &str = "-";
@@ -187,22 +187,48 @@ impl ReportOutput {
         Ok((outputs, page))
     }
 
-    /// Writes the reports, and their warnings.
-    pub fn write_all(outputs: &[ReportOutput], report: &Report<'_>) -> Result<(), CommandError> {
-        Ok(ReportOutput::write_telling(&report.warnings(), outputs, report)?)
+    /// Writes the reports, and their warnings. `is_text_shown`: another text has the warnings.
+    pub fn write_all(
+        outputs: &[ReportOutput],
+        report: &Report<'_>,
+        is_text_shown: bool,
+    ) -> Result<(), CommandError> {
+        Ok(ReportOutput::write_telling(&report.warnings(), outputs, report, is_text_shown)?)
     }
 
-    /// The same with these warnings.
+    /// The same with these warnings. Formats that do not suit the recording are told before the
+    /// others are written.
     pub(super) fn write_telling(
         warnings: &[String],
         outputs: &[ReportOutput],
         report: &Report<'_>,
+        is_text_shown: bool,
     ) -> Result<(), Failure> {
-        let is_text_shown = |output: &ReportOutput| {
+        let is_text = |output: &ReportOutput| {
             output.format == Format::Text && output.target == Target::Stdout
         };
-        warn(warnings, outputs.iter().any(is_text_shown));
-        write_each(outputs, |output| output.write(report))
+        warn(warnings, is_text_shown || outputs.iter().any(is_text));
+        let mut unsuited = Ok(());
+        let mut suited = Vec::new();
+        for output in outputs {
+            match report.suits(output.format) {
+                Ok(()) => suited.push(output),
+                Err(source) => {
+                    let path = output.file().unwrap_or(STDOUT.as_ref());
+                    note(&mut unsuited, failed(path, source));
+                }
+            }
+        }
+        if let Err(failure) = &unsuited
+            && !suited.is_empty()
+        {
+            tell!("error: {failure}");
+        }
+        let written = write_each(suited.iter().copied(), |output| output.write(report));
+        written.and(unsuited.map_err(|failure| match suited.len() {
+            0 => failure,
+            _ => Failure::Told { exit_code: failure.exit_code() },
+        }))
     }
 
     /// Writes the report, whole or not at all.
@@ -226,12 +252,15 @@ impl ReportOutput {
     }
 }
 
-/// Writes the warnings of what is written to stderr too: most formats have no place for them, or none
-/// that people see. A text on the terminal shows them itself.
+/// Writes the warnings to stderr, unless a text on stdout has them: other formats have no place for
+/// them, or none that people see.
 pub(super) fn warn(warnings: &[String], is_text_shown: bool) {
-    if !is_text_shown || !std::io::stdout().is_terminal() {
-        for warning in warnings {
-            tell!("warning: {warning}");
+    if !is_text_shown {
+        let mut text = Vec::new();
+        // A vector takes everything.
+        let _ = warnings::write_first(warnings, screen::error_columns(), &mut text);
+        if !text.is_empty() {
+            tell!("{}", String::from_utf8_lossy(&text).trim_end());
         }
     }
 }
@@ -243,14 +272,20 @@ pub(super) fn write_each<T>(
 ) -> Result<(), Failure> {
     let mut result = Ok(());
     for output in outputs {
-        if let Err(error) = write(output)
-            && let Err(earlier) = std::mem::replace(&mut result, Err(error))
-            && let Some(text) = earlier.text()
-        {
-            tell!("error: {text}");
+        if let Err(error) = write(output) {
+            note(&mut result, error);
         }
     }
     result
+}
+
+/// Keeps an error, and prints an earlier one.
+fn note(result: &mut Result<(), Failure>, error: Failure) {
+    if let Err(earlier) = std::mem::replace(result, Err(error))
+        && let Some(text) = earlier.text()
+    {
+        tell!("error: {text}");
+    }
 }
 
 /// Writes a report to a file, whole or not at all.

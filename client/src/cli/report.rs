@@ -15,8 +15,7 @@ use crate::output::NamedAfter;
 use crate::printable::Printable;
 use crate::profile::{Measure, Profile};
 use crate::recording::{Reading, Recording, RecordingError};
-use crate::report::heap::without_allocator;
-use crate::report::{Annotation, Calls, Direction, Format, Report, ReportOptions};
+use crate::report::{Annotation, Calls, Direction, Format, Report, ReportOptions, without_sampler};
 
 pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     let symbolizer = arguments.names.symbolizer()?;
@@ -44,7 +43,7 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
         outputs.iter().filter_map(ReportOutput::file),
     )?;
     if super::trace::report(&recording, &arguments.trace, &outputs, arguments.top)? {
-        return open_page(opened);
+        return opened.map_or(Ok(()), open_page);
     }
     let calls = match (&arguments.callers, &arguments.callees) {
         (Some(name), _) => Some((name, Direction::Callers)),
@@ -72,12 +71,14 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     let measured = measured(&recording.profile, arguments.by)?;
     let profile = measured.as_ref().or(cut).unwrap_or(&recording.profile);
     let mut symbolized = symbolizer.resolve(profile)?;
-    let trimmed = without_allocator(&symbolized);
+    let trimmed = without_sampler(&symbolized);
     if let Some(trimmed) = &trimmed {
         symbolized = symbolized.of_window(trimmed);
     }
-    for name in arguments.focus.iter().chain(&arguments.ignore) {
-        name.check(&symbolized).map_err(Failure::Function)?;
+    for (name, must_match) in [(&arguments.focus, true), (&arguments.ignore, false)] {
+        if let Some(name) = name {
+            name.check(&symbolized, must_match).map_err(Failure::Function)?;
+        }
     }
     let mut report = Report::new(
         &symbolized,
@@ -87,6 +88,8 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
             lines: arguments.lines,
             no_inlines: arguments.no_inlines,
             top: arguments.top,
+            sort: arguments.trace.sort_of_functions(),
+            accounting: arguments.accounting,
             labels: arguments.labels,
             columns: if arguments.wide { None } else { Some(ReportOutput::columns(&outputs)) },
             ..ReportOptions::default()
@@ -109,8 +112,8 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
         let annotation = Annotation::of(&report, name, &symbolizer, &arguments.source);
         report = report.with_annotation(annotation.map_err(Failure::Annotation)?);
     }
-    ReportOutput::write_all(&outputs, &report)?;
-    open_page(opened)
+    ReportOutput::write_all(&outputs, &report, false)?;
+    opened.map_or(Ok(()), open_page)
 }
 
 impl ReportArguments {
@@ -134,12 +137,9 @@ impl ReportArguments {
     }
 }
 
-/// Opens a page that was written in a browser, if it is to be.
-fn open_page(path: Option<PathBuf>) -> Result<(), Failure> {
-    match path {
-        Some(path) => ::open::that(&path).map_err(|source| Failure::Browser { path, source }),
-        None => Ok(()),
-    }
+/// Opens a page that was written in a browser.
+pub(crate) fn open_page(path: PathBuf) -> Result<(), Failure> {
+    ::open::that(&path).map_err(|_| Failure::Browser { path })
 }
 
 /// The profile in another measure than bytes.

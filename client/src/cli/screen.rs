@@ -20,9 +20,21 @@ pub(crate) fn print_local(is_text: bool, bytes: impl AsRef<[u8]>) -> Result<(), 
     }
 }
 
-/// How wide a text for stdout may be: as wide as the terminal, where it is one.
+/// How wide a text for stdout may be: as COLUMNS says, or as wide as the terminal, where it is one.
 pub(crate) fn columns() -> usize {
+    let named = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    if let Some(columns) = named.filter(|columns| *columns > 0) {
+        return columns;
+    }
     match terminal_size::terminal_size_of(io::stdout()) {
+        Some((terminal_size::Width(columns), _)) if columns != 0 => columns.into(),
+        _ => DEFAULT_COLUMNS,
+    }
+}
+
+/// How wide a text for stderr may be.
+pub(super) fn error_columns() -> usize {
+    match terminal_size::terminal_size_of(io::stderr()) {
         Some((terminal_size::Width(columns), _)) if columns != 0 => columns.into(),
         _ => DEFAULT_COLUMNS,
     }

@@ -60,8 +60,10 @@ pub(super) fn run(arguments: &ScriptArguments) -> Result<(), Failure> {
     };
     let cut = part.profile.as_ref();
     let symbolized = symbolizer.resolve(cut.unwrap_or(&recording.profile))?;
-    for name in arguments.focus.iter().chain(&arguments.ignore) {
-        name.check(&symbolized).map_err(Failure::Function)?;
+    for (name, must_match) in [(&arguments.focus, true), (&arguments.ignore, false)] {
+        if let Some(name) = name {
+            name.check(&symbolized, must_match).map_err(Failure::Function)?;
+        }
     }
     let options = ReportOptions {
         focus: arguments.focus.clone(),

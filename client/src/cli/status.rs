@@ -14,13 +14,35 @@ use crate::units::{amount_with_unit, duration, grouped, percent};
 
 /// All recordings, a line each, and the agent.
 pub(super) fn all(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> String {
-    let mut out = if status.recordings.is_empty() {
-        "no recordings; `start` begins one\n".to_owned()
-    } else {
-        table(&lines(status, session.agent()))
+    let recordings = match status.recordings.is_empty() {
+        true => String::new(),
+        false => table(&lines(status, session.agent())) + "\n",
     };
-    out.push('\n');
-    out + &agent(status, rings, session)
+    format!("{}\n{recordings}{}", verdict(&status.recordings), agent(status, rings, session))
+}
+
+/// Whether the recordings are as they should be, and what to do if not.
+fn verdict(recordings: &[RecordingStatus]) -> String {
+    // Fewer do not change a profile.
+    const NOTABLE: f64 = 0.01;
+    let lacks = |one: &&RecordingStatus| {
+        let c = &one.counters;
+        let dropped =
+            [c.aged, c.overflow, c.lost, c.masked].into_iter().fold(0, u64::saturating_add);
+        dropped as f64 > c.ticks as f64 * NOTABLE
+    };
+    let lacking: Vec<&RecordingStatus> = recordings.iter().filter(lacks).collect();
+    let mut text = match (recordings.len(), lacking.as_slice()) {
+        (0, _) => "no recordings; `start` begins one\n".to_owned(),
+        (count, []) => format!("{}, no samples dropped\n", counted(count as u64, "recording")),
+        _ => String::new(),
+    };
+    for one in lacking {
+        let name = Printable(&one.name);
+        let _ = writeln!(text, "`{name}` lacks samples: {}", dropped(one));
+        let _ = writeln!(text, "-> fetch more often (`dump`), or give the agent more memory");
+    }
+    text
 }
 
 /// One recording in full, and the agent.
@@ -64,7 +86,8 @@ pub(super) fn one(
         epochs => format!("{epochs} epochs, from {}", one.first_epoch),
     };
     format!(
-        "state        {}\n\
+        "{}\n\
+         state        {}\n\
          recording    {} `{}`\n\
          since        {}\n\
          sampling     {}, {interval}{} frames\n\
@@ -81,6 +104,7 @@ pub(super) fn one(
          {cost}\
          early        {} early wake-ups\n\
          to fetch     {to_fetch}\n\n{}",
+        verdict(std::slice::from_ref(one)),
         state_text(one),
         one.recording,
         Printable(&one.name),

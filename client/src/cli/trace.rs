@@ -16,7 +16,7 @@ use crate::output::{AtomicFile, NamePattern, NamedAfter, OutputFormat};
 use crate::progress::ProgressLine;
 use crate::record::{self, Outcome, RecordError, Session};
 use crate::recording::{Reading, Recording};
-use crate::report::Format;
+use crate::report::{Format, SortBy};
 use crate::symbols::Symbolizer;
 use crate::trace::{self, Pattern, Sort, TraceOptions, TraceView, Wanted};
 
@@ -115,8 +115,8 @@ pub(super) struct TraceViewArguments {
     /// Show the callers of these functions, and their slowest calls
     #[arg(long, value_name = "PATTERN")]
     of: Option<Pattern>,
-    /// The order of the table
-    #[arg(long, value_enum, value_name = "ORDER")]
+    /// The order of the table, total if omitted; calls and max are for traces
+    #[arg(long, value_enum, value_name = "ORDER", help_heading = "Selection")]
     sort: Option<Sort>,
 }
 
@@ -128,7 +128,15 @@ impl TraceViewArguments {
             || self.inside.is_some()
             || self.slowest.is_some()
             || self.of.is_some()
-            || self.sort.is_some()
+            || matches!(self.sort, Some(Sort::Calls | Sort::Max))
+    }
+
+    /// The order of a table of samples.
+    pub(super) fn sort_of_functions(&self) -> SortBy {
+        match self.sort {
+            Some(Sort::Own) => SortBy::Own,
+            _ => SortBy::Total,
+        }
     }
 
     fn options(&self, top: usize) -> TraceOptions {
@@ -305,7 +313,8 @@ pub(super) fn report(
     match &recording.trace {
         Some(_) => write_all(outputs, recording, &view.options(top), false).map(|()| true),
         None if view.is_given() => Err(Failure::Usage(
-            "--min, --hide, --in, --slowest, --of and --sort are for traces, and the file has none"
+            "--min, --hide, --in, --slowest, --of and --sort calls or max are for traces, and the \
+             file has none"
                 .into(),
         )),
         None => Ok(false),

@@ -2,9 +2,25 @@
 
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use unikprof_proto::message::{MAX_INTERVAL_BYTES, MAX_NAME, MIN_INTERVAL_BYTES};
 
+use crate::output::OutputFormat;
+use crate::report::Format;
 use crate::units;
+
+/// A report's format, by its name.
+pub(super) fn format() -> impl TypedValueParser<Value = Format> {
+    let names = PossibleValuesParser::new(Format::all().map(Format::name));
+    names.try_map(|name| name.parse::<Format>())
+}
+
+/// An output's format, by its name.
+pub(super) fn output_format() -> impl TypedValueParser<Value = OutputFormat> {
+    let names = Format::all().map(Format::name);
+    let names = PossibleValuesParser::new(names.chain(["unikprof"]));
+    names.try_map(|name| name.parse::<OutputFormat>())
+}
 
 /// The fastest rate that makes sense to ask for, in samples a second: one a microsecond.
 const FASTEST_HZ: f64 = 1_000_000.0;

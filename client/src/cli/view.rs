@@ -10,7 +10,7 @@ use super::names::NameArguments;
 use super::print;
 use super::report::InputArguments;
 use super::time::PartArguments;
-use crate::report::heap::without_allocator;
+use crate::report::without_sampler;
 use crate::report::{Report, ReportOptions};
 use crate::view::{Server, View};
 
@@ -63,7 +63,7 @@ pub(super) fn run(arguments: &ViewArguments) -> Result<(), Failure> {
     let cut = part.as_ref().and_then(|part| part.profile.as_ref());
     let profile = cut.unwrap_or(&recording.profile);
     let mut symbolized = symbolizer.resolve(profile)?;
-    let trimmed = without_allocator(&symbolized);
+    let trimmed = without_sampler(&symbolized);
     let profile = trimmed.as_ref().unwrap_or(profile);
     if let Some(trimmed) = &trimmed {
         symbolized = symbolized.of_window(trimmed);

@@ -1,7 +1,7 @@
 //! Where an agent listens.
 
 use std::fmt;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -38,6 +38,12 @@ impl Address {
     /// The host's name or IP address, without brackets.
     pub(crate) fn host(&self) -> &str {
         &self.host
+    }
+
+    /// Whether it is this machine, by its name.
+    pub(crate) fn is_loopback(&self) -> bool {
+        let ip = self.host.parse::<IpAddr>();
+        self.host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
     }
 
     /// The TCP port.

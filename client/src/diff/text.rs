@@ -5,14 +5,21 @@ use std::io::{self, Write};
 use super::cause::Either;
 use super::statistics::Factor;
 use super::{Change, Comparison, Function, Role};
+use crate::finding::paragraph;
 use crate::printable::Printable;
 use crate::profile::Unit;
-use crate::report::shorten;
+use crate::report::{DEFAULT_COLUMNS, shorten, warnings};
 use crate::units::{amount_with_unit, duration, grouped, percent, two_digits};
 
 /// The least widths of the columns of figures, with the spaces before them.
 const WIDTHS: [usize; 7] = [9, 9, 19, 9, 9, 17, 9];
+/// Which of them go where the text is narrow.
+const FIRST_TO_GO: [&[usize]; 3] = [&[6], &[3, 4, 5], &[0, 1]];
+const VERDICT: &str = "  slower   ";
 const LEAST_NAME: usize = 24;
+
+/// The most causes that are told before the table is.
+const CAUSES: usize = 3;
 
 pub(super) fn write(
     of: &Comparison<'_>,
@@ -20,13 +27,29 @@ pub(super) fn write(
     columns: Option<usize>,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    for (name, line) in lines(of) {
-        writeln!(out, "{name:<10} {line}")?;
+    let width = columns.unwrap_or(usize::MAX);
+    let write_lines = |lines: &[(&str, String)], out: &mut _| {
+        let mut text = String::new();
+        for (name, line) in lines {
+            paragraph(&mut text, &format!("{name:<10} "), line, width);
+        }
+        io::Write::write_all(out, text.as_bytes())
+    };
+    let lines = lines(of);
+    let (basis, mut answer): (Vec<_>, Vec<_>) =
+        lines.into_iter().partition(|(name, _)| matches!(*name, "compared" | "basis" | "power"));
+    let first_cause = answer.iter().position(|(name, _)| *name == "cause");
+    let first_cause = first_cause.unwrap_or(answer.len());
+    let left_out = (answer.len() - first_cause).saturating_sub(CAUSES);
+    answer.truncate(first_cause + CAUSES);
+    if left_out != 0 {
+        answer.push(("", format!("and {left_out} more, which the table marks")));
     }
-    for warning in of.warnings() {
-        writeln!(out, "warning: {warning}")?;
-    }
-    write_functions(of, top, columns, out)
+    write_lines(&answer, out)?;
+    write_functions(of, top, columns, out)?;
+    writeln!(out)?;
+    warnings::write_first(of.warnings(), columns.unwrap_or(DEFAULT_COLUMNS), out)?;
+    write_lines(&basis, out)
 }
 
 /// What the comparison says, each line with its name.
@@ -48,7 +71,7 @@ pub(super) fn lines(of: &Comparison<'_>) -> Vec<(&'static str, String)> {
     lines.push(("compared", format!("{measure}, {basis}")));
     if of.per.is_none() {
         lines.push((
-            "",
+            "basis",
             "one slower function makes all others look faster; --per SPAN compares the time for \
              each call"
                 .to_owned(),
@@ -220,27 +243,35 @@ fn write_functions(
         let cells = shown.iter().map(|(cells, _)| cells[at].chars().count() + 1);
         *width = cells.fold(*width, usize::max);
     }
+    for gone in FIRST_TO_GO {
+        let names_begin = widths.iter().sum::<usize>() + VERDICT.len();
+        if columns.is_none_or(|columns| columns >= names_begin + LEAST_NAME) {
+            break;
+        }
+        gone.iter().for_each(|at| widths[*at] = 0);
+    }
     let [base, new, change, base_total, new_total, change_total, least] = widths;
+    let (own_width, total_width) = (base + new + change, base_total + new_total + change_total);
     writeln!(
         out,
         "\n{} of {} functions, by the change of their own {values}; 95 % intervals\n\
          {:>own$}{:>total$}{:>least$}",
         grouped(shown.len() as u64),
         grouped(of.functions.len() as u64),
-        "self",
-        "with callees",
-        "found",
-        own = base + new + change,
-        total = base_total + new_total + change_total,
+        if own_width == 0 { "" } else { "self" },
+        if total_width == 0 { "" } else { "with callees" },
+        if least == 0 { "" } else { "found" },
+        own = own_width,
+        total = total_width,
     )?;
     let line = |cells: [&str; 7]| -> String {
-        cells.iter().zip(widths).map(|(cell, width)| format!("{cell:>width$}")).collect()
+        let shown = cells.iter().zip(widths).filter(|(_, width)| *width != 0);
+        shown.map(|(cell, width)| format!("{cell:>width$}")).collect()
     };
     let heads = ["base", "new", "change", "base", "new", "change", "from"];
     writeln!(out, "{}  {:<7} function", line(heads), "")?;
-    let names_begin = widths.iter().sum::<usize>() + "  slower  ".len();
+    let names_begin = widths.iter().sum::<usize>() + VERDICT.len();
     let name_columns = columns.map_or(usize::MAX, |columns| columns.saturating_sub(names_begin));
-    let name_columns = name_columns.max(LEAST_NAME);
     for (cells, function) in &shown {
         let cells = line(cells.each_ref().map(String::as_str));
         let name = shorten::name(&function.name, name_columns);

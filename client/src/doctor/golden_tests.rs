@@ -227,7 +227,7 @@ impl Parts {
 
 #[track_caller]
 fn only(diagnosis: &Diagnosis, name: &str, verdict: Verdict, words: &[&str]) {
-    let text = diagnosis.text(1_000);
+    let text = diagnosis.text(1_000, true);
     let not_good: Vec<_> = diagnosis
         .checks
         .iter()
@@ -249,7 +249,10 @@ fn only(diagnosis: &Diagnosis, name: &str, verdict: Verdict, words: &[&str]) {
 fn a_healthy_recording_is_good_throughout() {
     let diagnosis = healthy().diagnose();
     assert_eq!(diagnosis.verdict(), Verdict::Good);
-    golden("healthy.txt", &diagnosis.text(COLUMNS));
+    golden("healthy.txt", &diagnosis.text(COLUMNS, true));
+    let brief = diagnosis.text(80, false);
+    assert!(brief.starts_with("This profile can be trusted\n"), "{brief}");
+    assert!(brief.lines().count() < 15, "{brief}");
     let json = diagnosis.json();
     assert_eq!((&json["trustworthy"], &json["verdict"]), (&true.into(), &"good".into()));
     assert_eq!(json["checks"][0]["figures"]["missing"], -12);
@@ -280,7 +283,7 @@ fn a_recording_ill_in_every_way_is_as_blessed() {
     parts.stats.runstate.runnable_ns = Some(20_000_000_000);
     parts.agent.capabilities = 0;
     let diagnosis = parts.diagnose();
-    golden("ill.txt", &diagnosis.text(COLUMNS));
+    golden("ill.txt", &diagnosis.text(COLUMNS, true));
     golden("ill.json", &format!("{:#}\n", diagnosis.json()));
 }
 
@@ -289,7 +292,7 @@ fn blocked_time_has_checks_of_its_own() {
     let mut parts = off_cpu();
     let diagnosis = off_cpu().diagnose();
     assert_eq!(diagnosis.verdict(), Verdict::Good);
-    golden("off-cpu.txt", &diagnosis.text(COLUMNS));
+    golden("off-cpu.txt", &diagnosis.text(COLUMNS, true));
     parts.counters().blocked_overflow = 300_000_000;
     only(
         &parts.diagnose(),
@@ -453,7 +456,7 @@ fn many_missing_samples_widen_the_intervals() {
     let mut parts = healthy();
     parts.counters().missing = Some(10_000);
     let diagnosis = parts.diagnose();
-    let text = diagnosis.text(1_000);
+    let text = diagnosis.text(1_000, true);
     for (name, verdict, words) in [
         ("rate", Verdict::Bad, "10,000 fewer"),
         ("enough", Verdict::Look, "the widest interval is ±17."),
@@ -543,7 +546,7 @@ fn absurd_recordings_are_judged_without_a_panic() {
     parts.stats.runstate.runnable_ns = Some(u64::MAX);
     let diagnosis = parts.diagnose();
     assert_eq!(diagnosis.verdict(), Verdict::Bad);
-    assert!(!diagnosis.text(0).contains("NaN"));
+    assert!(!diagnosis.text(0, true).contains("NaN"));
 }
 
 fn idle() -> RecorderStatus {
@@ -637,10 +640,10 @@ fn agent_trips(diagnosis: &Diagnosis, name: &str, verdict: Verdict, words: &[&st
 fn a_live_agent_is_as_blessed() {
     let diagnosis = ask(&agent(), &idle());
     agent_only_access(&diagnosis);
-    golden("agent.txt", &diagnosis.text(COLUMNS));
+    golden("agent.txt", &diagnosis.text(COLUMNS, true));
     let diagnosis = ask(&agent(), &recording());
     agent_only_access(&diagnosis);
-    golden("agent-recording.txt", &diagnosis.text(COLUMNS));
+    golden("agent-recording.txt", &diagnosis.text(COLUMNS, true));
     // A line for each check. Its texts are those above, and ill.json has the shape of the whole.
     let mut document = diagnosis.json();
     let mut checks = document["checks"].take();
@@ -725,7 +728,7 @@ fn a_besieged_agent_is_as_blessed() {
     let answers = Answers { key: Some(KeyId([0x5e; 8])), ..answers(&agent, &status) };
     let diagnosis = Diagnosis::of_agent(&answers, None);
     assert_eq!(diagnosis.verdict(), Verdict::Look);
-    golden("agent-besieged.txt", &diagnosis.text(COLUMNS));
+    golden("agent-besieged.txt", &diagnosis.text(COLUMNS, true));
 }
 
 #[test]
@@ -790,7 +793,7 @@ fn what_an_agent_lacks_is_told() {
 fn a_recorder_of_blocked_time_has_no_rate() {
     let mut status = recording();
     status.recordings[0].mode = mode::OFF_CPU;
-    let text = ask(&agent(), &status).text(COLUMNS);
+    let text = ask(&agent(), &status).text(COLUMNS, true);
     assert!(text.contains("mode off-cpu, measured"), "{text}");
 }
 

@@ -10,8 +10,7 @@ use crate::report::marks;
 use crate::report::stack_warnings::{UNMASK_OR_STALL, where_late};
 use crate::report::uncertainty::Unplaced;
 use crate::report::warnings::{
-    BLOCKED_APART, LESS_STEAL, RANKED_ROWS, STILL_CORRECT, STOLEN, is_off_rate, notable,
-    samples_needed, stolen_words,
+    BLOCKED_APART, LESS_STEAL, STILL_CORRECT, STOLEN, is_off_rate, stolen_words,
 };
 use crate::report::{FunctionTable, Interval};
 use crate::symbols::Symbolized;
@@ -124,20 +123,7 @@ fn enough(profile: &Profile, table: &FunctionTable) -> Check {
             format!("{finding}; the widest interval{of} is ±{:.1} points", widest * 100.0);
         Check::new("enough", verdict, finding).advise(advice)
     } else {
-        let tie = table.first_tie(RANKED_ROWS);
-        match tie.filter(|at| notable(table.rows[*at].own, counted)) {
-            None => Check::new("enough", Verdict::Good, finding),
-            Some(at) => Check::new(
-                "enough",
-                Verdict::Look,
-                format!(
-                    "{finding}; the ranks of functions {} and {} are not significant",
-                    at + 1,
-                    at + 2
-                ),
-            )
-            .advise(samples_needed(counted, table.times_to_differ(at))),
-        }
+        Check::new("enough", Verdict::Good, finding)
     };
     check.count("samples", counted)
 }

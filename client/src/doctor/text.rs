@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::check::Verdict;
+use super::check::{Check, Verdict};
 use super::{Diagnosis, Subject};
 use crate::finding::paragraph;
 
@@ -10,26 +10,37 @@ use crate::finding::paragraph;
 const FINDING: usize = 22;
 
 impl Diagnosis {
-    /// For people: the verdict, then a paragraph for each check, in lines of at most so many
-    /// columns as far as words allow.
-    pub fn text(&self, columns: usize) -> String {
+    /// For people: the verdict, what to do about what is not good, the worst first, and what is good;
+    /// with `all` with what was found there. In lines of at most so many columns as far as words
+    /// allow.
+    pub fn text(&self, columns: usize, all: bool) -> String {
         let mut out = String::new();
         let kind = match self.subject {
             Subject::Recording => "recording",
             Subject::Agent => "agent",
         };
+        paragraph(&mut out, "", &self.summary(), columns);
         // Writing to a `String` does not fail.
-        let _ = writeln!(out, "{:<FINDING$}{}", kind, self.what);
-        let _ = writeln!(out);
-        for check in &self.checks {
-            let head = format!("{:<6}{:<16}", check.verdict, check.name);
-            paragraph(&mut out, &head, &check.finding, columns);
-            if let Some(advice) = &check.advice {
-                paragraph(&mut out, &format!("{:FINDING$}", ""), &format!("-> {advice}"), columns);
+        let _ = writeln!(out, "\n{kind:<FINDING$}{}", self.what);
+        for verdict in [Verdict::Bad, Verdict::Look, Verdict::Good] {
+            let checks: Vec<&Check> =
+                self.checks.iter().filter(|check| check.verdict == verdict).collect();
+            if verdict == Verdict::Good && !all && !checks.is_empty() {
+                let names: Vec<&str> = checks.iter().map(|check| check.name).collect();
+                let head = format!("{:<FINDING$}", verdict.to_string());
+                let names = format!("{} (--all shows more)", names.join(", "));
+                paragraph(&mut out, &head, &names, columns);
+                continue;
+            }
+            for check in checks {
+                let head = format!("{:<6}{:<16}", check.verdict, check.name);
+                paragraph(&mut out, &head, &check.finding, columns);
+                if let Some(advice) = &check.advice {
+                    let head = format!("{:FINDING$}", "");
+                    paragraph(&mut out, &head, &format!("-> {advice}"), columns);
+                }
             }
         }
-        let _ = writeln!(out);
-        paragraph(&mut out, "", &self.summary(), columns);
         out
     }
 
@@ -44,11 +55,11 @@ impl Diagnosis {
         match (bad, look) {
             (0, 0) => format!("{what} can be trusted"),
             (0, look) => format!(
-                "{what} can be trusted, with {}: see `look` above",
+                "{what} can be trusted, with {}: see `look` below",
                 things(look, "caveat", "caveats")
             ),
             (bad, _) => format!(
-                "{what} cannot be trusted: see the {} marked `bad` above",
+                "{what} cannot be trusted: see the {} marked `bad` below",
                 things(bad, "check", "checks")
             ),
         }

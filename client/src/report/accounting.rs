@@ -249,6 +249,9 @@ pub(super) fn write_accounting(
     };
     table.title(title)?;
     table.line("missing", &missing, "", formula)?;
+    if recording.mode == Mode::OffCpu && c.ticks == 0 {
+        return write_blocked(c, unit, &mut table);
+    }
     table.title("ticks = recorded + aged + overflow + lost + masked + idle")?;
     table.line("ticks", &numbers[0], "", "sampling timer expirations")?;
     for (name, count, what) in [

@@ -14,7 +14,7 @@
 //! | `slow span` | a span whose p99 is 20 times its p50 | 20 times | 100 times |
 //! | `dominating function` | one function with most of the time | half: all other work together gains less | 80 % |
 //! | `memory` | memory copies, or allocation | a quarter: without them the guest does a third more | half: twice as much |
-//! | `rising counter` | a counter that only rises | it rises in each quarter of the time | five times as many rises |
+//! | `rising counter` | a counter of what is held that only rises | it rises in each quarter of the time | never |
 //! | `live table full` | live samples that were dropped since their table was full | 1 % of these and what is held | 10 % |
 //! | `frees not reported` | frees that the agent is never told of | 100 samples, and none was freed | always |
 //!

@@ -15,15 +15,12 @@ use thiserror::Error;
 use super::Report;
 use super::interval::Interval;
 use super::labels::LabelId;
-use super::text::{LEAST_NAME, label_name, share_columns};
+use super::text::{Figures, label_name};
 use super::uncertainty::{Recorded, Unplaced};
-use super::units::{amount, amount_with_unit, percent};
+use super::units::{amount_with_unit, grouped};
 use crate::printable::Printable;
 use crate::profile::{Frame, NodeId, SpecialFrame, StackTree, Unit};
 use crate::symbols::{Called, Function, FunctionId, Symbolized};
-
-/// The text shows calls with at least one of this many of the function's samples.
-const SHOWN_PART: u64 = 200;
 
 /// The most names that an error lists.
 const LISTED: usize = 10;
@@ -87,6 +84,7 @@ struct Row {
     label: LabelId,
     own: u64,
     total: u64,
+    own_share: Interval,
     share: Interval,
 }
 
@@ -104,10 +102,15 @@ impl FunctionName {
             || Called::ALL.into_iter().any(|manner| function.is_called(&self.text, manner))
     }
 
-    /// Rejects a text that is no regular expression and no function's name.
-    pub(crate) fn check(&self, symbolized: &Symbolized<'_>) -> Result<(), FunctionError> {
+    /// Rejects a text that is no regular expression and no function's name or, if it must match,
+    /// that no function matches.
+    pub(crate) fn check(
+        &self,
+        symbolized: &Symbolized<'_>,
+        must_match: bool,
+    ) -> Result<(), FunctionError> {
         let is_known = || symbolized.functions().iter().any(|it| self.matches(it));
-        let is_name = self.regex.is_some() || is_known();
+        let is_name = self.regex.is_some() && !must_match || is_known();
         is_name.then_some(()).ok_or_else(|| FunctionError::None(self.text.clone()))
     }
 
@@ -193,12 +196,15 @@ impl Calls {
             Direction::Callers => ("callers of", "caller"),
             Direction::Callees => ("callees of", "callee"),
         };
-        let least = match report.options.top {
-            0 => 1,
-            _ => (self.total / SHOWN_PART).max(1),
+        let mut by_total: Vec<usize> = (0..self.rows.len()).collect();
+        // Stable: a caller or callee is shown only below its own row, which has no less.
+        by_total.sort_by_key(|at| Reverse(self.rows[*at].total));
+        let most = match report.options.top {
+            0 => self.rows.len(),
+            top => top,
         };
-        let (shown, small): (Vec<&Row>, Vec<&Row>) =
-            self.rows.iter().partition(|row| row.total >= least);
+        let mut shown: Vec<usize> = by_total.into_iter().take(most).collect();
+        shown.sort_unstable();
         writeln!(
             out,
             "\n{what} {}, {}{}",
@@ -212,44 +218,29 @@ impl Calls {
                 }
             }
         )?;
-        let interval = match unit {
-            Unit::Samples => "      interval",
-            Unit::Nanoseconds | Unit::Bytes | Unit::Objects => "",
-        };
+        let figures = Figures::fitting(unit, report.options.columns);
         // What ends in a caller ends at the root of its stack, which is of no interest.
         let has_own = self.direction == Direction::Callees;
-        let own = if has_own { "      self  " } else { "" };
-        writeln!(out, "\n{own}     total    share{interval}  {column}")?;
-        let begin = match unit {
-            Unit::Samples => 35,
-            Unit::Nanoseconds | Unit::Bytes | Unit::Objects => 21,
-        } + own.len();
-        for row in shown {
-            let indent = 2 * row.depth as usize;
+        let own = if has_own { figures.heading("self") } else { String::new() };
+        writeln!(out, "\n{own}{}{column}", figures.heading("total"))?;
+        let shares = 1 + usize::from(has_own);
+        let room = report.options.columns.map(|all| figures.left(all, shares));
+        for row in shown.iter().map(|at| &self.rows[*at]) {
             let label = &report.labels.all()[row.label as usize];
-            let name = match report.options.columns {
-                None => label.text.as_str().into(),
-                Some(columns) => {
-                    let left = columns.saturating_sub(begin + indent);
-                    label_name(report, label, left.max(LEAST_NAME))
+            let (indent, name) = match room {
+                None => (2 * row.depth as usize, label.text.as_str().into()),
+                Some(room) => {
+                    // The deepest stand below each other.
+                    let indent = (2 * row.depth as usize).min(room / 2);
+                    (indent, label_name(report, label, room - indent))
                 }
             };
-            writeln!(
-                out,
-                "{}{:>10}  {}  {:indent$}{name}",
-                if has_own { format!("{:>10}  ", amount(row.own, unit)) } else { String::new() },
-                amount(row.total, unit),
-                share_columns(&row.share, unit),
-                ""
-            )?;
+            let own = if has_own { figures.cells(row.own, &row.own_share) } else { String::new() };
+            writeln!(out, "{own}{}{:indent$}{name}", figures.cells(row.total, &row.share), "")?;
         }
-        if !small.is_empty() {
-            writeln!(
-                out,
-                "{} calls with less than {} of these are left out; `--top 0` shows all",
-                small.len(),
-                percent(1.0 / SHOWN_PART as f64)
-            )?;
+        if shown.len() < self.rows.len() {
+            let left_out = grouped((self.rows.len() - shown.len()) as u64);
+            writeln!(out, "{left_out} calls with fewer samples are left out; `--top 0` shows all")?;
         }
         Ok(())
     }
@@ -380,6 +371,7 @@ impl Tree {
                     label,
                     own: self.owns[node.index()],
                     total: self.totals[node.index()],
+                    own_share: all.share(self.owns[node.index()], 0),
                     share: share(node),
                 });
             }

@@ -1,8 +1,9 @@
 //! Selects the stacks that are shown, and computes the weight of each node of their tree.
 
-use crate::profile::{NodeId, Sample};
-use crate::symbols::{Function, Symbol, Symbolized};
+use crate::profile::{FrameId, Mode, NodeId, Profile, Sample};
+use crate::symbols::{Function, FunctionKind, Symbol, Symbolized};
 
+use super::heap::without_allocator;
 use super::{FunctionName, ReportOptions};
 
 /// The samples below each node, as far as the filters keep them.
@@ -62,6 +63,35 @@ impl Weights {
     pub(super) fn shown(&self) -> u64 {
         self.total(NodeId::ROOT)
     }
+}
+
+/// The profile without the frames of those that took its samples: the allocator's of allocations,
+/// the agent's of waits. `None` if it has no such frames.
+pub(crate) fn without_sampler(symbolized: &Symbolized<'_>) -> Option<Profile> {
+    let profile = symbolized.profile();
+    if profile.heap.is_some() {
+        return without_allocator(symbolized);
+    }
+    if profile.recording().mode != Mode::OffCpu {
+        return None;
+    }
+    let is_agents = |frame: u32| {
+        let mut symbols = symbolized.frame(FrameId(frame)).iter();
+        symbols.all(|symbol| symbolized.function(symbol.function).kind == FunctionKind::Agent)
+    };
+    let tree = profile.tree();
+    let outside = |node: NodeId| {
+        let mut at = node;
+        while tree.item(at).is_some_and(is_agents) {
+            at = tree.parent(at).unwrap_or(NodeId::ROOT);
+        }
+        if at == NodeId::ROOT { node } else { at }
+    };
+    let mut moved = profile.clone();
+    for sample in &mut moved.samples {
+        sample.node = outside(sample.node);
+    }
+    Some(moved)
 }
 
 /// The symbols of a frame that are shown, innermost first.

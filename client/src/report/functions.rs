@@ -8,12 +8,27 @@ use crate::symbols::{FileId, FunctionId, Symbolized};
 
 use super::filter::{Weights, shown_symbols};
 use super::heap::{HeapTable, RowAmounts};
-use super::interval::{Interval, differ, times_to_differ};
+use super::interval::Interval;
 use super::labels::LabelId;
 use super::merged::{Visitor, walk};
 use super::uncertainty::{Recorded, Unplaced, clustered, late_samples};
-use super::warnings::RANKED_ROWS;
 use super::{Report, ReportOptions};
+
+/// How many rows are looked at for [bursts](FunctionTable::long_run).
+const RANKED_ROWS: usize = 5;
+
+/// What has more than this share of all samples is the way to the work.
+const SHARED: f64 = 0.95;
+
+/// By which samples the functions of a text are sorted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SortBy {
+    /// Those in the function itself.
+    Own,
+    /// Those in it and its callees.
+    #[default]
+    Total,
+}
 
 /// Functions (or lines, if they are shown separately) by their own samples, most first.
 #[derive(Debug, Clone)]
@@ -52,11 +67,13 @@ pub struct FunctionRow {
     pub(crate) line: Option<(FileId, u32)>,
     /// What it allocated, where allocations were recorded.
     pub(crate) heap: Option<RowAmounts>,
+    /// Below how many others it is called, on average.
+    depth: f64,
 }
 
 impl FunctionTable {
     pub(super) fn of(report: &Report<'_>) -> FunctionTable {
-        let mut sums = Sums { by_label: vec![Sum::default(); report.labels.all().len()] };
+        let mut sums = Sums { by_label: vec![Sum::default(); report.labels.all().len()], depth: 0 };
         walk(report, 1, &mut sums);
         let hottest = if report.options.lines {
             HashMap::new()
@@ -93,6 +110,7 @@ impl FunctionTable {
                     own_share,
                     total_share,
                     heap: allocated.map(|(_, row)| row),
+                    depth: sum.depth as f64 / sum.total as f64,
                     line: label.line.or_else(|| hottest.get(&label.function).copied()),
                 };
                 (at as LabelId, row)
@@ -111,24 +129,29 @@ impl FunctionTable {
         }
     }
 
-    /// The place of the first row, among the first `within`, whose count and that of the row below
-    /// do not differ by more than chance explains. Measured rows always differ.
-    pub(crate) fn first_tie(&self, within: usize) -> Option<usize> {
-        if self.unit != Unit::Samples {
-            return None;
+    /// The rows in the order of a text. Functions that nearly all stacks go through on the way to
+    /// the work are apart, outermost first, except the innermost and those that are `kept`.
+    pub(super) fn in_order(
+        &self,
+        sort: SortBy,
+        is_kept: impl Fn(&FunctionRow) -> bool,
+    ) -> (Vec<&FunctionRow>, Vec<&FunctionRow>) {
+        let mut rows: Vec<&FunctionRow> = self.rows.iter().collect();
+        if sort == SortBy::Total {
+            // Stable: of equal ones, those that do most themselves come first.
+            rows.sort_by_key(|row| Reverse(row.total));
         }
-        self.rows
-            .windows(2)
-            .take(within)
-            .take_while(|pair| pair[0].own != 0)
-            .position(|pair| pair[1].own != 0 && !differ(pair[0].own, pair[1].own))
-    }
-
-    /// How many times as many samples would tell the row at this place from the one below; `None`
-    /// if none would.
-    pub(crate) fn times_to_differ(&self, at: usize) -> Option<f64> {
-        let (a, b) = (self.rows.get(at)?, self.rows.get(at + 1)?);
-        times_to_differ(a.own, b.own)
+        let most = self.shown as f64 * SHARED;
+        let is_shared = |row: &&FunctionRow| row.total as f64 >= most;
+        let mut shared: Vec<&FunctionRow> = rows.iter().copied().filter(is_shared).collect();
+        shared.sort_by(|a, b| a.depth.total_cmp(&b.depth));
+        shared.pop();
+        shared.retain(|row| row.own as f64 <= self.shown as f64 - most && !is_kept(row));
+        if shared.len() < 2 {
+            shared.clear();
+        }
+        rows.retain(|row| !shared.iter().any(|it| std::ptr::eq(*it, *row)));
+        (shared, rows)
     }
 }
 
@@ -138,10 +161,13 @@ struct Sum {
     total: u64,
     /// How often the function is on the way to where the walk is.
     active: u32,
+    /// Sum over the total of how many functions are above it.
+    depth: u128,
 }
 
 struct Sums {
     by_label: Vec<Sum>,
+    depth: u64,
 }
 
 impl Visitor for Sums {
@@ -150,14 +176,17 @@ impl Visitor for Sums {
         sum.own = sum.own.saturating_add(own);
         if sum.active == 0 {
             sum.total = sum.total.saturating_add(total);
+            sum.depth += u128::from(total) * u128::from(self.depth);
         }
         sum.active += 1;
+        self.depth += 1;
     }
 
     fn skipped(&mut self, _total: u64) {}
 
     fn leave(&mut self, label: LabelId) {
         self.by_label[label as usize].active -= 1;
+        self.depth -= 1;
     }
 }
 

@@ -202,6 +202,7 @@ fn every_filter() -> ReportOptions {
     ReportOptions {
         labels: false,
         focus: Some("poll".parse().unwrap()),
+        accounting: true,
         ignore: Some("^fib$".parse().unwrap()),
         lines: true,
         no_inlines: true,
@@ -213,6 +214,9 @@ fn every_filter() -> ReportOptions {
 
 #[test]
 fn text_folded_and_json_are_as_blessed() {
+    with_report(ReportOptions { accounting: true, ..ReportOptions::default() }, |r| {
+        check("report-accounting.txt", &text(r, Format::Text));
+    });
     for (format, ending) in [(Format::Text, "txt"), (Format::Folded, "folded")] {
         with_report(ReportOptions::default(), |r| {
             check(&format!("report.{ending}"), &text(r, format));

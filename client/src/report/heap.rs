@@ -10,7 +10,7 @@ use super::Report;
 use super::functions::{FunctionRow, FunctionTable};
 use super::interval::Interval;
 use super::labels::LabelId;
-use super::text::{LEAST_NAME, row_name, share_columns};
+use super::text::{ends, row_name};
 use super::uncertainty::distinct_labels;
 use super::units::{amount, duration, grouped, percent, share, size};
 use super::warnings::notable;
@@ -20,12 +20,11 @@ use crate::profile::{
 use crate::symbols::{FunctionKind, Symbolized, allocator_depth};
 use crate::timeline::CounterSeries;
 
-/// The column in which the names of the table begin, in mode alloc.
-const NAMES_BEGIN: usize = 94;
-
-/// If names get fewer columns than this, those of the own share go, first its interval: JSON has
-/// them.
+/// If names get fewer columns than this, the figures of the own share go.
 const NAME_COLUMNS: usize = 36;
+
+/// If they get fewer than this, other figures go as well.
+const LEAST_NAME: usize = 24;
 
 /// Allocations that have no stack, of all that were sampled, from which on intervals include what
 /// they could change.
@@ -190,7 +189,7 @@ pub(crate) fn estimated_from(profile: &Profile) -> String {
 pub(super) fn write_rows(
     report: &Report<'_>,
     table: &FunctionTable,
-    rows: &[FunctionRow],
+    rows: &[&FunctionRow],
     out: &mut impl Write,
 ) -> io::Result<()> {
     let is_live = report.symbolized.profile().recording().mode == Mode::Live;
@@ -198,49 +197,56 @@ pub(super) fn write_rows(
         Unit::Objects => "bytes",
         _ => "objects",
     };
-    let age = if is_live { "       age" } else { "" };
     let heading = if report.options.lines { "line" } else { "function" };
-    const WHOLE: &str = "    share      interval";
-    const SHARE: &str = "    share";
-    let begin = |own: &str| NAMES_BEGIN + age.len() - (WHOLE.len() - own.len());
+    let mut heads: Vec<(&str, usize)> = vec![
+        ("self", 10),
+        ("share", 9),
+        ("interval", 14),
+        ("total", 12),
+        ("share", 9),
+        ("interval", 14),
+        (other, 12),
+        ("mean size", 12),
+        ("age", if is_live { 10 } else { 0 }),
+    ];
+    // JSON has them all.
+    const FIRST_TO_GO: [usize; 7] = [2, 1, 7, 6, 8, 5, 0];
     let columns = report.options.columns;
-    let has_room = |own: &&str| columns.is_none_or(|all| all >= begin(own) + NAME_COLUMNS);
-    let own = [WHOLE, SHARE].into_iter().find(has_room).unwrap_or("");
-    writeln!(
-        out,
-        "\n      self{own}       total    share      interval  {other:>10}   mean size{age}  \
-         {heading}"
-    )?;
-    let columns = columns.map(|all| all.saturating_sub(begin(own)).max(LEAST_NAME));
+    let begin = |heads: &[(&str, usize)]| heads.iter().map(|(_, width)| width).sum::<usize>() + 2;
+    for (gone, at) in FIRST_TO_GO.into_iter().enumerate() {
+        let least = if gone < 2 { NAME_COLUMNS } else { LEAST_NAME };
+        if columns.is_none_or(|all| all >= begin(&heads) + least) {
+            break;
+        }
+        heads[at].1 = 0;
+    }
+    let line = |cells: [&str; 9]| -> String {
+        let shown = cells.into_iter().zip(&heads).filter(|(_, (_, width))| *width != 0);
+        shown.map(|(cell, (_, width))| format!("{cell:>width$}")).collect()
+    };
+    let titles: Vec<&str> = heads.iter().map(|(title, _)| *title).collect();
+    writeln!(out, "\n{}  {heading}", line(std::array::from_fn(|at| titles[at])))?;
+    let columns = columns.map(|all| all.saturating_sub(begin(&heads)));
     for row in rows {
         let amounts = row.heap.unwrap_or_default();
-        let of_other = match table.unit {
-            Unit::Objects => amount(amounts.total.bytes.count(), Unit::Bytes),
-            _ => grouped(amounts.total.objects.count()),
-        };
         let mean = amounts.total.mean_size();
-        let mean = mean.map_or("-".to_owned(), |mean| size(mean.round() as u64));
-        let age = match amounts.total.mean_age_ns() {
-            Some(age_ns) if is_live => format!("{:>10}", duration(two_figures(age_ns))),
-            _ if is_live => format!("{:>10}", "-"),
-            _ => String::new(),
-        };
-        writeln!(
-            out,
-            "{:>10}{}  {:>10}  {}  {of_other:>10}  {mean:>10}{age}  {}",
+        let age_ns = amounts.total.mean_age_ns();
+        let cells = [
             amount(row.own, table.unit),
-            match own {
-                WHOLE => format!("  {}", share_columns(&row.own_share, Unit::Samples)),
-                SHARE => format!("  {}", share_columns(&row.own_share, table.unit)),
-                _ => String::new(),
-            },
+            percent(row.own_share.share),
+            ends(&row.own_share),
             amount(row.total, table.unit),
-            share_columns(&row.total_share, Unit::Samples),
-            match columns {
-                Some(columns) => row_name(report, row, columns),
-                None => (&row.text).into(),
-            }
-        )?;
+            percent(row.total_share.share),
+            ends(&row.total_share),
+            match table.unit {
+                Unit::Objects => amount(amounts.total.bytes.count(), Unit::Bytes),
+                _ => grouped(amounts.total.objects.count()),
+            },
+            mean.map_or("-".to_owned(), |mean| size(mean.round() as u64)),
+            age_ns.map_or("-".to_owned(), |age_ns| duration(two_figures(age_ns))),
+        ];
+        let name = columns.map_or((&*row.text).into(), |columns| row_name(report, row, columns));
+        writeln!(out, "{}  {name}", line(cells.each_ref().map(String::as_str)))?;
     }
     Ok(())
 }

@@ -70,23 +70,6 @@ impl Interval {
     }
 }
 
-/// Whether two functions that have `a` and `b` of the samples of one recording differ in their true
-/// shares. Functions with the same share are seen that far apart in 5 % of all recordings.
-///
-/// With equal shares each of the `a + b` independent samples falls on either function with the same
-/// chance, so the variance of `a - b` is `a + b`. Whether the [intervals](Interval::wilson) of the
-/// two shares overlap is another question: shares can differ although they do.
-pub(crate) fn differ(a: u64, b: u64) -> bool {
-    a.abs_diff(b) as f64 > Interval::Z * (a as f64 + b as f64).sqrt()
-}
-
-/// How many times as many samples it takes for two counts to [`differ`], if their shares stay as
-/// they are. `None` if they are equal.
-pub(crate) fn times_to_differ(a: u64, b: u64) -> Option<f64> {
-    let apart = a.abs_diff(b) as f64;
-    (a != b).then(|| (Interval::Z / apart).powi(2) * (a as f64 + b as f64))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,38 +98,6 @@ mod tests {
             assert!(found.share <= found.high && found.high <= 1.0, "{found:?}");
         }
         assert_eq!(Interval::wilson(0, 0), Interval { share: 0.0, low: 0.0, high: 1.0 });
-    }
-
-    /// The chi-squared distribution with one degree of freedom has 5 % above 3.841.
-    #[test]
-    fn counts_differ_where_chance_explains_them_in_one_of_twenty_samples() {
-        for (a, b, expected) in [
-            (417, 362, true),
-            (416, 362, false),
-            (4, 0, true),
-            (3, 0, false),
-            (0, 0, false),
-            (u64::MAX, 0, true),
-            (u64::MAX, u64::MAX, false),
-        ] {
-            assert_eq!(differ(a, b), expected, "{a} beside {b}");
-            assert_eq!(differ(b, a), expected, "{b} beside {a}");
-        }
-    }
-
-    #[test]
-    fn so_many_times_as_many_samples_just_differ() {
-        for (a, b) in [(120, 105), (12, 10), (2_000, 1_999)] {
-            let times = times_to_differ(a, b).unwrap_or(0.0);
-            let at = |times: f64| {
-                let more = |count: u64| (count as f64 * times).round() as u64;
-                differ(more(a), more(b))
-            };
-            assert!(!at(times * 0.9) && at(times * 1.1), "{a}, {b}: {times}");
-        }
-        assert_eq!(times_to_differ(7, 7), None);
-        let one = times_to_differ(u64::MAX, 0);
-        assert!(one.is_some_and(f64::is_finite));
     }
 
     #[test]

@@ -118,8 +118,7 @@
 //!   separately there is an entry for each line; otherwise `line` is the function's line with the
 //!   most samples. Shares refer to `samples.recorded`; intervals are 95 % intervals (Wilson) of
 //!   what ran in this recording. If many samples have no known place, they are wider and there is a
-//!   warning; another warning says if samples come in bursts, so that other recordings may differ by
-//!   more.
+//!   warning.
 //! - `filter.vcpus` exists only with `--vcpu`.
 //! - `calls` exists only with `--callers` or `--callees`: a tree in preorder, starting with the
 //!   function, each row followed by its callers or callees, one level deeper. `self` counts the

@@ -180,7 +180,7 @@ fn allocations_are_as_blessed() {
         {
             let profile = heap(mode).measured_by(measure);
             let symbolized = symbolized(&profile);
-            let report = Report::new(&symbolized, ReportOptions::default());
+            let report = Report::new(&symbolized, with_accounting());
             check(&format!("{name}{suffix}.txt"), &text(&report, Format::Text));
             check(&format!("alloc{suffix}.folded"), &text(&report, Format::Folded));
             let (default, of_bytes) =
@@ -298,9 +298,13 @@ fn allocations_from_a_ring_are_shown_as_samples() {
     assert!(text(&report, Format::Text).contains(", 7 samples;"));
 }
 
+fn with_accounting() -> ReportOptions {
+    ReportOptions { accounting: true, ..ReportOptions::default() }
+}
+
 fn check_all(name: &str, profile: &Profile) {
     let symbolized = symbolized(profile);
-    let report = Report::new(&symbolized, ReportOptions::default());
+    let report = Report::new(&symbolized, with_accounting());
     for (format, ending) in [(Format::Text, "txt"), (Format::Folded, "folded")] {
         check(&format!("{name}.{ending}"), &text(&report, format));
     }
@@ -349,47 +353,4 @@ fn blocked_time_is_as_blessed() {
             assert_eq!(function.get(interval), Some(&Value::Null), "{function}");
         }
     }
-}
-
-/// Two waits that differ by a nanosecond are two waits, not a draw.
-#[test]
-fn measured_time_is_not_said_to_be_too_little_to_rank() {
-    let profile = profile(
-        RecordingInfo { mode: Mode::OffCpu, ..RecordingInfo::default() },
-        VcpuStats::default(),
-        &[(11, &[Frame::leaf(FIB)]), (10, &[Frame::leaf(POLL)])],
-    );
-    let symbolized = symbolized(&profile);
-    let report = Report::new(&symbolized, ReportOptions::default());
-    assert_eq!(report.functions().first_tie(5), None);
-    let row = &report.functions().rows[0];
-    assert_eq!(row.own_share.low.to_bits(), row.own_share.high.to_bits());
-    assert!(!text(&report, Format::Text).contains("too few to rank"));
-}
-
-/// The counts of two functions in one recording are compared with each other: 55 more of 779 are
-/// hardly chance (z = 1.97), although their intervals overlap; 54 more of 778 may be (z = 1.94).
-#[test]
-fn functions_are_ranked_by_the_difference_of_their_counts() {
-    let ties = |first, second| {
-        let profile = profile(
-            RecordingInfo::default(),
-            VcpuStats::default(),
-            &[
-                (3_000, &[Frame::leaf(MAIN)]),
-                (first, &[Frame::leaf(FIB), Frame::caller(MAIN)]),
-                (second, &[Frame::leaf(POLL), Frame::caller(MAIN)]),
-            ],
-        );
-        let symbolized = symbolized(&profile);
-        let mut warnings = Report::new(&symbolized, ReportOptions::default()).warnings();
-        warnings.retain(|warning| warning.contains("too few to rank"));
-        warnings
-    };
-    assert_eq!(ties(417, 362), [""; 0]);
-    let tie = ties(416, 362).pop().unwrap();
-    assert!(
-        tie.contains("about 3,900 samples would separate them: record 1.1 times as long"),
-        "{tie}"
-    );
 }

@@ -4,63 +4,143 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use super::analysis::Analysis;
-use super::functions::{FunctionRow, FunctionTable};
+use super::functions::{FunctionRow, FunctionTable, SortBy};
 use super::interval::Interval;
 use super::labels::Label;
 use super::units::{amount, amount_with_unit, grouped, percent, share};
-use super::{Report, accounting, events, heap, seconds, shorten, times, warnings};
+use super::{
+    DEFAULT_COLUMNS, Report, accounting, events, heap, seconds, shorten, summary, times, warnings,
+};
+use crate::finding::paragraph;
 use crate::printable::Printable;
 use crate::profile::Unit;
 use crate::symbols::{FileId, FunctionId, Symbolized};
 
-/// The column in which the names of a table with own and total samples begin.
-pub(super) fn names_begin(unit: Unit) -> usize {
-    match unit {
-        Unit::Samples => 70,
-        Unit::Nanoseconds | Unit::Bytes | Unit::Objects => 42,
-    }
+/// The columns a name gets before figures are left out for it.
+const NAME: usize = 24;
+
+/// The figures before a name. Where the text is narrow, first the counts are left out, then the
+/// intervals.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Figures {
+    unit: Unit,
+    has_counts: bool,
+    has_intervals: bool,
 }
 
-/// The columns a name gets however narrow the text is.
-pub(super) const LEAST_NAME: usize = 24;
+impl Figures {
+    /// Those for two pairs of a count and its share.
+    pub(super) fn fitting(unit: Unit, columns: Option<usize>) -> Figures {
+        let is_sampled = unit == Unit::Samples;
+        let all = Figures { unit, has_counts: true, has_intervals: is_sampled };
+        let choices = [
+            all,
+            Figures { has_counts: false, ..all },
+            Figures { has_counts: false, has_intervals: false, ..all },
+        ];
+        let fits = |of: &Figures| columns.is_none_or(|all| all >= 2 * of.width() + NAME);
+        choices.into_iter().find(fits).unwrap_or(choices[2])
+    }
+
+    /// The columns of a count and its share, with the spaces behind them.
+    pub(super) fn width(&self) -> usize {
+        9 + if self.has_counts { 12 } else { 0 } + if self.has_intervals { 14 } else { 0 }
+    }
+
+    /// What is left for a name behind so many shares.
+    pub(super) fn left(&self, columns: usize, shares: usize) -> usize {
+        columns.saturating_sub(shares * self.width())
+    }
+
+    pub(super) fn heading(&self, title: &str) -> String {
+        let interval = if self.has_intervals { "      interval  " } else { "  " };
+        match self.has_counts {
+            true => format!("{title:>10}    share{interval}"),
+            false => format!("{title:>7}{interval}"),
+        }
+    }
+
+    pub(super) fn cells(&self, count: u64, interval: &Interval) -> String {
+        let count = match self.has_counts {
+            true => format!("{:>10}  ", amount(count, self.unit)),
+            false => String::new(),
+        };
+        let unit = if self.has_intervals { self.unit } else { Unit::Nanoseconds };
+        format!("{count}{}  ", share_columns(interval, unit))
+    }
+}
 
 pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
     let profile = report.symbolized.profile();
     let table = report.functions();
-    accounting::write_header(profile.recording(), out)?;
-    write_warnings(&warnings::of(report, table), out)?;
-    if let Some(view) = report.view.filter(|view| view.seconds) {
+    let columns = report.options.columns.unwrap_or(DEFAULT_COLUMNS);
+    write_paragraph("", &summary::recorded(profile), columns, out)?;
+    let seconds = report.view.filter(|view| view.seconds);
+    if let Some(view) = seconds {
         writeln!(out)?;
         write_shown(report, table, out)?;
         seconds::write(report, &view, out)?;
-    } else {
-        if profile.heap.is_some() {
-            heap::write_accounting(profile, out)?;
-            heap::write_arenas(report, out)?;
-        } else {
-            accounting::write_accounting(&profile.counters(), profile.recording(), out)?;
-        }
-        times::write(profile, out)?;
-    }
-    if let Some(view) = report.view.as_ref().or(report.beside.as_ref()) {
-        let window = view.timeline.bounded(&view.of, view.window);
-        let asked = view.window.and(view.of.window);
-        events::write(view.timeline, window, asked, view.of.window.from_ns, out)?;
-    }
-    if report.view.is_some_and(|view| view.seconds) {
-        return Ok(());
-    }
-    if report.is_analyzed {
-        return Analysis::of(report).write(report.options.columns, out);
-    }
-    if let Some(calls) = &report.calls {
+    } else if let Some(calls) = &report.calls {
         calls.write(report, out)?;
+        write_shown(report, table, out)?;
     } else if let Some(annotation) = &report.annotation {
         annotation.write(report, out)?;
+        write_shown(report, table, out)?;
     } else {
-        return write_functions(report, table, out);
+        let analysis = Analysis::of(report);
+        if report.is_analyzed {
+            analysis.write(report.options.columns, out)?;
+        } else {
+            analysis.write_answer(report, columns, out)?;
+        }
+        write_functions(report, table, &analysis, out)?;
     }
-    write_shown(report, table, out)
+    let all = warnings::of(report, table);
+    if report.options.accounting || seconds.is_some() {
+        write_events(report, out)?;
+    }
+    if report.options.accounting {
+        writeln!(out)?;
+        all.iter().try_for_each(|warning| writeln!(out, "warning: {warning}"))?;
+        return write_accounting(report, out);
+    }
+    writeln!(out)?;
+    warnings::write_first(&all, columns, out)?;
+    let line = format!("{} (`report --accounting` shows all)", summary::accounting(profile));
+    write_paragraph("", &line, columns, out)
+}
+
+/// Writes the outcome of every tick, how callers were found, and what the profiler cost.
+fn write_accounting(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
+    let profile = report.symbolized.profile();
+    accounting::write_header(profile.recording(), out)?;
+    if profile.heap.is_some() {
+        heap::write_accounting(profile, out)?;
+        heap::write_arenas(report, out)?;
+    } else {
+        accounting::write_accounting(&profile.counters(), profile.recording(), out)?;
+    }
+    times::write(profile, out)
+}
+
+fn write_events(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
+    let Some(view) = report.view.as_ref().or(report.beside.as_ref()) else {
+        return Ok(());
+    };
+    let window = view.timeline.bounded(&view.of, view.window);
+    let asked = view.window.and(view.of.window);
+    events::write(view.timeline, window, asked, view.of.window.from_ns, out)
+}
+
+pub(super) fn write_paragraph(
+    head: &str,
+    words: &str,
+    columns: usize,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let mut text = String::new();
+    paragraph(&mut text, head, words, columns);
+    out.write_all(text.as_bytes())
 }
 
 /// The accounting and the warnings as short lines, for formats that hold comments.
@@ -72,29 +152,33 @@ pub(super) fn accounting_lines(report: &Report<'_>) -> Vec<String> {
     lines
 }
 
-fn write_warnings(warnings: &[String], out: &mut impl Write) -> io::Result<()> {
-    if !warnings.is_empty() {
-        writeln!(out)?;
-    }
-    warnings.iter().try_for_each(|warning| writeln!(out, "warning: {warning}"))
-}
-
 fn write_functions(
     report: &Report<'_>,
     table: &FunctionTable,
+    analysis: &Analysis,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let what = if report.options.lines { "lines" } else { "functions" };
-    let top = match report.options.top {
-        0 => table.rows.len(),
-        top => top.min(table.rows.len()),
+    let options = &report.options;
+    let is_kept = |row: &FunctionRow| {
+        let focus = options.focus.as_ref();
+        focus.is_some_and(|focus| focus.matches(report.symbolized.function(row.function)))
+            || analysis.findings.iter().any(|found| found.functions.contains(&row.text))
+    };
+    let (shared, rows) = table.in_order(options.sort, is_kept);
+    let what = if options.lines { "lines" } else { "functions" };
+    let top = match options.top {
+        0 => rows.len(),
+        top => top.min(rows.len()),
     };
     let unit = table.unit;
-    writeln!(
-        out,
-        "\n{} of {} {what}, {}{}",
+    let title = format!(
+        "{} of {} {what} by {}, {}{}",
         grouped(top as u64),
         grouped(table.rows.len() as u64),
+        match options.sort {
+            SortBy::Own => "self",
+            SortBy::Total => "total",
+        },
         amount_with_unit(table.recorded, unit),
         match unit {
             Unit::Samples if table.unplaced != 0 => format!(
@@ -105,36 +189,31 @@ fn write_functions(
             Unit::Nanoseconds => " blocked; measured, so there are no intervals".into(),
             Unit::Bytes | Unit::Objects => heap::title(report.symbolized.profile()),
         }
-    )?;
+    );
+    writeln!(out)?;
+    write_paragraph("", &title, options.columns.unwrap_or(DEFAULT_COLUMNS), out)?;
     write_shown(report, table, out)?;
     if top == 0 {
         return Ok(());
     }
     if report.symbolized.profile().heap.is_some() {
-        return heap::write_rows(report, table, &table.rows[..top], out);
+        return heap::write_rows(report, table, &rows[..top], out);
     }
-    let heading = if report.options.lines { "line" } else { "function" };
-    let interval = match unit {
-        Unit::Samples => "      interval",
-        Unit::Nanoseconds | Unit::Bytes | Unit::Objects => "",
+    let figures = Figures::fitting(unit, options.columns);
+    let heading = if options.lines { "line" } else { "function" };
+    writeln!(out, "{}{}{heading}", figures.heading("self"), figures.heading("total"))?;
+    let columns = options.columns.map(|all| figures.left(all, 2));
+    let mut line = |row: &FunctionRow, name: &str| {
+        let own = figures.cells(row.own, &row.own_share);
+        writeln!(out, "{own}{}{name}", figures.cells(row.total, &row.total_share))
     };
-    writeln!(out, "\n      self    share{interval}       total    share{interval}  {heading}")?;
-    let name_columns = report.options.columns;
-    let name_columns =
-        name_columns.map(|all| all.saturating_sub(names_begin(unit)).max(LEAST_NAME));
-    for row in &table.rows[..top] {
-        writeln!(
-            out,
-            "{:>10}  {}  {:>10}  {}  {}",
-            amount(row.own, unit),
-            share_columns(&row.own_share, unit),
-            amount(row.total, unit),
-            share_columns(&row.total_share, unit),
-            match name_columns {
-                Some(columns) => row_name(report, row, columns),
-                None => (&row.text).into(),
-            }
-        )?;
+    if let [outermost, ..] = shared[..] {
+        let name = format!("[{} functions that nearly all samples share]", shared.len());
+        line(outermost, &shorten::name(&name, columns.unwrap_or(usize::MAX)))?;
+    }
+    for row in &rows[..top] {
+        let name = columns.map_or((&*row.text).into(), |columns| row_name(report, row, columns));
+        line(row, &name)?;
     }
     Ok(())
 }
@@ -192,7 +271,7 @@ fn short_name<'r>(
             let place = format!(" {}:{line}", shorten::path(&file));
             let left = columns.saturating_sub(place.chars().count());
             let name = Printable(&symbolized.function(function).name).to_string();
-            (shorten::name(&name, left.max(LEAST_NAME)).into_owned() + &place).into()
+            (shorten::name(&name, left).into_owned() + &place).into()
         }
     }
 }

@@ -1,9 +1,11 @@
 //! A report's warnings.
 
+use std::borrow::Cow;
+use std::io::{self, Write};
+
 use super::functions::FunctionTable;
-use super::text::row_name;
 use super::uncertainty::Unplaced;
-use super::units::{amount_with_unit, grouped, percent, share, two_digits};
+use super::units::{amount_with_unit, grouped, percent, share};
 use super::{Report, stack_warnings};
 use crate::printable::Printable;
 use crate::profile::{Came, Counters, Mode, Profile, SampledTime, Unit};
@@ -19,10 +21,6 @@ const MISSING_NOISE: u64 = 100;
 
 /// A share of the wanted time from which on steal is worth a word.
 pub(crate) const STOLEN: f64 = 0.1;
-
-/// Ties further down than this row are the rule and tell nothing.
-pub(crate) const RANKED_ROWS: usize = 5;
-const RANKED_NAME: usize = 60;
 
 /// The recording's own warnings, then the names', then what the counters and the table show.
 pub(super) fn of(report: &Report<'_>, table: &FunctionTable) -> Vec<String> {
@@ -60,6 +58,41 @@ pub(super) fn of(report: &Report<'_>, table: &FunctionTable) -> Vec<String> {
     }
     from_table(report, table, &mut all);
     all
+}
+
+/// The most that are written before the accounting is asked for.
+const FIRST: usize = 3;
+
+/// Writes the first warnings, each in at most two lines.
+pub(crate) fn write_first(all: &[String], columns: usize, out: &mut impl Write) -> io::Result<()> {
+    for warning in all.iter().take(FIRST) {
+        super::text::write_paragraph("warning: ", &in_two_lines(warning, columns), columns, out)?;
+    }
+    if all.len() > FIRST {
+        writeln!(out, "{} more warnings: `report --accounting` shows them", all.len() - FIRST)?;
+    }
+    Ok(())
+}
+
+/// A warning without its middle where it is too long for two lines; the advice, behind the last
+/// semicolon, stays whole.
+fn in_two_lines(warning: &str, columns: usize) -> Cow<'_, str> {
+    // Words do not fill a line to its end.
+    const RAGGED: usize = 12;
+    let room = (2 * columns).saturating_sub(2 * "warning: ".len() + RAGGED);
+    let length = warning.chars().count();
+    if length <= room {
+        return warning.into();
+    }
+    let (what, advice) = warning.rsplit_once("; ").unwrap_or((warning, ""));
+    let left = room.saturating_sub(advice.chars().count() + 4);
+    let what: String = what.chars().take(left).collect();
+    let what = what.rsplit_once(' ').map_or("", |(words, _)| words);
+    if advice.is_empty() {
+        format!("{what} …").into()
+    } else {
+        format!("{what} …; {advice}").into()
+    }
 }
 
 /// Sums that do not agree.
@@ -192,47 +225,6 @@ fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>)
             unplaced.kinds()
         ));
     }
-    all.extend(about_long_run(report, table));
-    if let Some(at) =
-        table.first_tie(RANKED_ROWS).filter(|at| notable(table.rows[*at].own, table.recorded))
-    {
-        let name = |at: usize| row_name(report, &table.rows[at], RANKED_NAME);
-        all.push(format!(
-            "{} samples are too few to rank {:?} and {:?}: the difference is not significant; {}",
-            grouped(table.recorded),
-            name(at),
-            name(at + 1),
-            samples_needed(table.recorded, table.times_to_differ(at))
-        ));
-    }
-}
-
-/// How far another recording may differ, if by more than the intervals of this one.
-pub(crate) fn about_long_run(report: &Report<'_>, table: &FunctionTable) -> Option<String> {
-    let (row, interval) = table.long_run?;
-    Some(format!(
-        "samples come in bursts, so another recording may differ by more than the intervals of \
-         this one: in the long run {:?} has {:.1} to {:.1} %; record for longer to cover more \
-         bursts",
-        row_name(report, &table.rows[row], RANKED_NAME),
-        interval.low * 100.0,
-        interval.high * 100.0
-    ))
-}
-
-/// How many samples would rank two functions, if it takes so many times as many.
-pub(crate) fn samples_needed(recorded: u64, times: Option<f64>) -> String {
-    // More than this is no advice.
-    const MOST_TIMES: f64 = 100.0;
-    match times {
-        Some(times) if times < MOST_TIMES => format!(
-            "at this gap about {} samples would separate them: record {:.1} times as long, or at a \
-             higher rate",
-            grouped(two_digits((recorded as f64 * times).ceil() as u64)),
-            (times * 10.0).ceil() / 10.0
-        ),
-        _ => "they are too close to rank with any recording; treat them as equal".to_owned(),
-    }
 }
 
 pub(crate) fn notable(part: u64, whole: u64) -> bool {
@@ -324,17 +316,5 @@ mod tests {
             ..Counters::default()
         });
         warnings(Counters { missing: Some(i64::MAX), ..Counters::default() });
-        samples_needed(0, Some(f64::MAX));
-    }
-
-    #[test]
-    fn the_samples_needed_are_told_as_what_to_do() {
-        assert_eq!(
-            samples_needed(840, Some(3.84)),
-            "at this gap about 3,300 samples would separate them: record 3.9 times as long, or at \
-             a \
-             higher rate"
-        );
-        assert!(samples_needed(840, None).contains("treat them as equal"));
     }
 }

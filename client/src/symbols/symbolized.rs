@@ -8,7 +8,7 @@ use super::error::SymbolWarning;
 use super::identity::{AcrossBuilds, Place, ends, labelled};
 use super::memory_work::allocator_depth;
 use crate::printable::Printable;
-use crate::profile::{BuildId, Frame, FrameId, Mapping, Profile};
+use crate::profile::{BuildId, Frame, FrameId, Mapping, Mode, Profile};
 
 /// A function of a [`Symbolized`] profile, by its place in the table of functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -501,6 +501,13 @@ impl Names {
             && name.ends_with("::here")
     }
 
+    /// A wait's place without the agent's functions that were inlined into it.
+    fn without_agent<'s>(&self, symbols: &'s [Symbol]) -> &'s [Symbol] {
+        let is_guests =
+            |symbol: &Symbol| self.functions[symbol.function.index()].kind != FunctionKind::Agent;
+        symbols.iter().position(is_guests).map_or(symbols, |at| &symbols[at..])
+    }
+
     /// An allocation's place without the allocator's functions that were inlined into it.
     fn without_allocator<'s>(&self, symbols: &'s [Symbol]) -> &'s [Symbol] {
         let functions = symbols.iter().map(|symbol| &self.functions[symbol.function.index()]);
@@ -517,13 +524,15 @@ impl Names {
         profile: &'p Profile,
         mapping_of_frame: Vec<Option<u32>>,
     ) -> Symbolized<'p> {
-        let is_heap = profile.recording().mode.is_heap();
+        let mode = profile.recording().mode;
+        let is_heap = mode.is_heap();
         let mut symbols = Vec::with_capacity(self.symbols.len());
         let mut ends = Vec::with_capacity(self.frames.len());
         for (begin, end) in &self.frames {
             let found = &self.symbols[*begin as usize..*end as usize];
             symbols.extend_from_slice(match found {
                 all if is_heap => self.without_allocator(all),
+                all if mode == Mode::OffCpu => self.without_agent(all),
                 [first, rest @ ..] if !rest.is_empty() && self.is_here(first) => rest,
                 all => all,
             });

@@ -342,10 +342,10 @@ fn what_recordings_could_show_is_said_in_any_case() {
     }
     let power = |new: &str| {
         let (text, _) = diff(0, new, &[], folder.path());
-        let line = text.lines().find(|line| line.starts_with("power ")).unwrap();
-        line.to_owned()
+        let (_, power) = text.rsplit_once("\npower ").unwrap();
+        power.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    program::has(&power("same"), &["the smallest slow-down", "; to find 1 %, record "]);
+    program::has(&power("same"), &["the smallest slow-down", "; to find 1 %, record"]);
     program::has(&power("few"), &["twice as long", "less than 80 %", " h and "]);
     program::has(&power("apart"), &["no slow-down would be found"]);
 }
@@ -510,8 +510,9 @@ fn counts_without_times_claim_less() {
     assert!(verdicts.contains(&&"maybe".into()), "{found:#}");
     assert!(!verdicts.contains(&&"slower".into()), "{found:#}");
     let (text, stderr) = diff(0, "slow", &[], folder.path());
-    program::has(&text, &["from counts without times", "possibly changed", "as independent"]);
-    program::has(&stderr, &["warning: the recordings have counts without times"]);
+    program::has(&text, &["from counts without times", "possibly changed"]);
+    program::has(&text, &["warning: the recordings have counts without times"]);
+    assert_eq!(stderr, "", "once");
     for more in [&["--fail-on", "significant"][..], &["--per", "request"]] {
         let (stdout, stderr) = diff(6, "slow", more, folder.path());
         assert_eq!(stdout, "");
@@ -841,8 +842,8 @@ fn code_without_names_is_no_reason_to_pass() {
         let (text, stderr) = run(0, build, images);
         assert_eq!(text.contains("[program]"), build == 1, "{text}");
         assert!(
-            !images.is_empty() || stderr.contains("warning: old.unikprof: no image"),
-            "{stderr}"
+            !images.is_empty() || text.contains("warning: old.unikprof: no image"),
+            "{text}{stderr}"
         );
         for fail_on in ["significant", "5%"] {
             let more = [images, &["--fail-on", fail_on]].concat();

@@ -99,7 +99,7 @@ fn sizes_become_bytes_and_not_functions() {
 fn reports_show_bytes_or_objects_with_their_intervals() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path(), "a.unikprof", &alloc(), &[7]);
-    let (text, _) = run(0, &["report", "a.unikprof"], directory.path());
+    let (text, _) = run(0, &["report", "a.unikprof", "--accounting"], directory.path());
     has(
         &text,
         &[
@@ -217,7 +217,7 @@ fn what_is_held_is_that_of_the_last_epoch_with_its_age() {
     let oldest = oldest.map(|f| f["oldest_ns"].as_u64().unwrap()).max();
     // The epoch ends at 51,000 ns.
     assert_eq!(oldest, Some(49_000));
-    let (text, _) = run(0, &["report", "l.unikprof"], directory.path());
+    let (text, _) = run(0, &["report", "l.unikprof", "--accounting"], directory.path());
     has(&text, &["       age  function", "held", "freed"]);
 }
 
@@ -380,7 +380,7 @@ fn what_was_dropped_is_judged_against_what_is_held() {
         let expect = |text: &str, part: &str| {
             assert_eq!(text.contains(part), is_lower_bound, "{part}: {text}");
         };
-        let (text, _) = show(&["report", "a.unikprof"]);
+        let (text, _) = show(&["report", "a.unikprof", "--accounting"]);
         expect(
             &text,
             "at least 390.6 KiB by the samples, one every 1 KiB; 30 that were dropped may be held",

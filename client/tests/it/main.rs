@@ -6,6 +6,7 @@ mod peer;
 
 mod caller_table;
 mod command_line;
+mod completions;
 mod configure;
 #[cfg(all(feature = "demo", target_os = "linux", target_arch = "x86_64"))]
 mod crash_log;

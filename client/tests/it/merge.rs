@@ -410,7 +410,7 @@ fn a_folder_is_all_its_recordings() {
         write(folder.path(), &name, &script, &[epoch], &[]);
     }
     fs::write(folder.path().join("notes.txt"), "not a recording").unwrap();
-    let (report, _) = program::run(0, &["report", "."], folder.path());
+    let (report, _) = program::run(0, &["report", ".", "--accounting"], folder.path());
     has(&report, &["merged      2 files of 1 recording, 2023-11-14"]);
     let (json, _) = program::run(0, &["report", ".", "--json"], folder.path());
     let json = program::json(&json);

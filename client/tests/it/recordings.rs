@@ -167,7 +167,7 @@ fn doctor_judges_each_recording_by_its_name() {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(three());
     let output = Command::new(env!("CARGO_BIN_EXE_unikprof-client"))
-        .args(["doctor", &peer.address.to_string()])
+        .args(["doctor", "--all", &peer.address.to_string()])
         .current_dir(here.path())
         .output()
         .unwrap();

@@ -60,7 +60,7 @@ fn annotate(
 }
 
 fn wide() -> ReportOptions {
-    ReportOptions { columns: None, ..ReportOptions::default() }
+    ReportOptions { columns: None, top: 0, ..ReportOptions::default() }
 }
 
 /// The addresses of a function's instructions, as `objdump` finds them, with their operations.

@@ -144,9 +144,8 @@ fn every_subcommand_reads_a_window_alike() {
 fn a_dump_holds_what_happened_when() {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(script(honest()));
-    let words = ["dump", "-o", "r.unikprof", "-o", "r.txt"];
-    connect(0, &peer, &words, here.path());
-    let text = std::fs::read_to_string(here.path().join("r.txt")).unwrap();
+    connect(0, &peer, &["dump", "-o", "r.unikprof"], here.path());
+    let (text, _) = run(0, &["report", "r.unikprof", "--accounting"], here.path());
     has(&text, &["batch", "depth", "rejected 2 event names"]);
     let report = |more: &[&str]| {
         let words = [&["report", "r.unikprof", "--json"], more].concat();

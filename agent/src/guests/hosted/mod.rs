@@ -61,6 +61,9 @@ pub use platform::Hosted;
 pub use tap::Tap;
 pub use thread::Vcpu;
 
+/// The threads that can be registered at a time if nobody says otherwise.
+const VCPUS: u32 = 16;
+
 /// The configuration of a hosted guest's agent.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -106,20 +109,20 @@ pub struct Config {
 }
 
 impl Config {
-    /// One vCPU, 2 MiB for stacks of up to four recordings, 1 MiB for a caller table and as much
-    /// for a ring, any free port on loopback, SIGPROF.
+    /// 16 vCPUs, for each 1 MiB for stacks of up to four recordings and 512 KiB for a ring, 1 MiB
+    /// for a caller table, any free port on loopback, SIGPROF.
     pub fn new(access: Access<'static>) -> Self {
         Self {
             access,
-            vcpus: 1,
-            memory_bytes: 2 << 20,
+            vcpus: VCPUS,
+            memory_bytes: (VCPUS as usize) << 20,
             recordings: 4,
             listen: Listen::Loopback(0),
             guest_name: None,
             guest_id: None,
             signal: libc::SIGPROF,
             caller_table_bytes: 1 << 20,
-            ring_bytes: 1 << 20,
+            ring_bytes: (VCPUS as usize) << 19,
             #[cfg(feature = "heap")]
             live_samples: 16_000,
             #[cfg(feature = "trace")]
@@ -144,7 +147,6 @@ pub enum Listen {
 }
 
 /// Why the agent of a hosted guest cannot start, or a thread cannot be registered.
-#[derive(Debug)]
 pub enum Error {
     /// This process has an agent already.
     Started,
@@ -299,5 +301,19 @@ impl Guest {
     /// The agent.
     pub fn agent(&self) -> &'static HostedAgent {
         self.agent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::string::ToString as _;
+
+    use super::*;
+
+    /// Guards `Error: NoFreeVcpu(1)` from a `main` that returns it.
+    #[test]
+    fn errors_are_shown_by_their_text_in_each_way() {
+        let error = Error::NoFreeVcpu(1);
+        assert_eq!(std::format!("{error:?}"), error.to_string());
     }
 }

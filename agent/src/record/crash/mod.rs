@@ -35,7 +35,7 @@ const LAST_MOMENTS: usize = 2000;
 const _: () = assert!(FRAME > HEADER + 3 * MAX_PATH + 200, "a welcome fits");
 
 /// Why a crash dump cannot be written into a block of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum CrashDumpError {
     /// The block is too short even without any record: the minimum length at present, in bytes.
     TooSmall(usize),

@@ -98,7 +98,7 @@ impl fmt::Debug for Key {
 }
 
 /// Why a text is not a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum KeyError {
     /// There is no line that could be a key.
     Missing,
@@ -181,7 +181,7 @@ pub(crate) struct Entry {
 }
 
 /// Why a key cannot be added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum KeysError {
     /// There are [`MAX_KEYS`] keys already.
     Full,

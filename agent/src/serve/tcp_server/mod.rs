@@ -59,7 +59,7 @@ pub struct TcpConfig<'a> {
 }
 
 /// Why a [`TcpServer`] cannot start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TcpError {
     /// The port is 0.
     Port,

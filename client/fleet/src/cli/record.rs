@@ -144,7 +144,7 @@ pub(super) fn run(arguments: &RecordArguments) -> Result<(), CommandError> {
             ..ReportOptions::default()
         };
         if !reports.is_empty() {
-            ReportOutput::write_all(&reports, &Report::new(&symbolized, options))?;
+            ReportOutput::write_all(&reports, &Report::new(&symbolized, options), false)?;
         }
     }
     match exit_code {

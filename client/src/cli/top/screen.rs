@@ -2,7 +2,9 @@
 
 use std::io::{self, Write as _};
 use std::panic;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,35 +19,51 @@ use crossterm::{execute, queue};
 use regex_lite::Regex;
 
 use super::picture::{Measure, Picture, Sort};
-use super::text;
+use super::text::{self, Layout};
 use super::watch::Watch;
 use crate::charset;
 use crate::cli::failure::Failure;
+use crate::exit_code;
 use crate::interrupt::Interrupt;
 use crate::printable::Printable;
+use crate::report::shorten;
 use crate::units::std_duration;
 
 /// How long a key is waited for before new pictures are looked for.
 const KEY_WAIT: Duration = Duration::from_millis(50);
 
+/// How long the guest is waited for at the end, before and after giving up.
+const LAST_WAIT: Duration = Duration::from_millis(400);
+
+/// How far a key scrolls sideways.
+const SIDEWAYS: usize = 8;
+
 /// An agent that has not answered for this long is reported as silent.
 const SILENCE: Duration = Duration::from_secs(5);
 
-const KEYS: [(&str, &str); 9] = [
+const KEYS: [(&str, &str); 11] = [
     ("s", "sort by the next of: recent, since start, name"),
     ("t", "toggle self and total"),
-    ("/", "show only functions whose name matches a regex; Enter ends it"),
+    ("/", "show only functions whose name matches a regex; Enter keeps it, Ctrl-U clears it"),
     ("Esc", "show all functions"),
     ("space", "freeze the table, and let it go on"),
     ("Up, Down, k, j", "scroll by a line"),
-    ("PgUp, PgDn, Home", "scroll by a page, or to the top"),
-    ("? or h", "show or hide this help"),
+    ("PgUp, PgDn", "scroll by a page"),
+    ("g, G, Home, End", "scroll to the top, or to the end"),
+    ("Left, Right", "scroll names that are cut"),
+    ("? or h", "show or hide this help; Ctrl-L draws the screen again"),
     ("q, Ctrl-C", "quit"),
 ];
 
 /// Counts the signals that end a program, and restores the terminal before it is ended at once.
 pub(super) fn listen(interrupt: &Interrupt) -> io::Result<()> {
     interrupt.listen_telling(|| (), restore)
+}
+
+/// Takes the terminal.
+fn enter() -> io::Result<()> {
+    terminal::enable_raw_mode()?;
+    execute!(io::stdout(), EnterAlternateScreen, DisableLineWrap, Hide)
 }
 
 /// Restores the terminal, as far as it is still there.
@@ -100,14 +118,29 @@ impl<'i> Screen<'i> {
             hook(panicked);
         }));
         let screen = Screen { shown: Vec::new(), interrupt };
-        terminal::enable_raw_mode()?;
-        execute!(io::stdout(), EnterAlternateScreen, DisableLineWrap, Hide)?;
+        enter()?;
         Ok(screen)
+    }
+
+    /// Gives the terminal to the shell until the program is to go on.
+    fn suspend(&mut self) -> io::Result<()> {
+        restore();
+        #[cfg(unix)]
+        signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGTSTP)?;
+        self.shown.clear();
+        enter()
     }
 
     fn draw(&mut self, app: &mut App) -> io::Result<()> {
         let (columns, lines) = terminal::size()?;
-        let frame = frame(&app.screen(columns.into(), lines.into()), columns)?;
+        let mut frame = frame(&app.screen(columns.into(), lines.into()), columns)?;
+        match &app.typed {
+            Some(typed) => {
+                let column = u16::try_from(typed.cursor + 1).unwrap_or(u16::MAX);
+                queue!(frame, MoveTo(column.min(columns), lines.saturating_sub(1)), Show)?;
+            }
+            None => queue!(frame, Hide)?,
+        }
         if frame != self.shown {
             let mut stdout = io::stdout().lock();
             stdout.write_all(&frame)?;
@@ -135,7 +168,22 @@ pub(super) fn run(watch: Watch<'_>, interrupt: &Interrupt, every: Duration) -> R
             // Where nobody shows pictures any more, the interrupt was raised.
             watch.run(every, |picture| Ok(sender.send(picture).is_ok()))
         });
-        let drawn = draw_until_quit(interrupt, &pictures);
+        let drawn = draw_until_quit(interrupt, pictures);
+        let has_ended = || {
+            let end = Instant::now() + LAST_WAIT;
+            while !follower.is_finished() && Instant::now() < end {
+                thread::sleep(Duration::from_millis(10));
+            }
+            follower.is_finished()
+        };
+        if !has_ended() {
+            // A guest that is gone does not answer.
+            interrupt.raise();
+            if !has_ended() {
+                tell!("warning: the guest does not answer; what top started there ends by itself");
+                std::process::exit(exit_code::SUCCESS.into());
+            }
+        }
         let followed = follower.join();
         drawn.map_err(Failure::Stdout)?;
         match followed {
@@ -145,8 +193,19 @@ pub(super) fn run(watch: Watch<'_>, interrupt: &Interrupt, every: Duration) -> R
     })
 }
 
-fn draw_until_quit(interrupt: &Interrupt, pictures: &Receiver<Picture>) -> io::Result<()> {
+/// Waits for keys on a thread of its own: where the terminal is gone, crossterm never comes back.
+fn keys() -> Receiver<io::Result<Event>> {
+    let (sender, keys) = channel();
+    thread::spawn(move || while sender.send(event::read()).is_ok() {});
+    keys
+}
+
+fn draw_until_quit(interrupt: &Interrupt, pictures: Receiver<Picture>) -> io::Result<()> {
+    let is_suspended = Arc::new(AtomicBool::new(false));
+    #[cfg(unix)]
+    signal_hook::flag::register(signal_hook::consts::SIGTSTP, Arc::clone(&is_suspended))?;
     let mut screen = Screen::open(interrupt)?;
+    let keys = keys();
     let mut app = App::new();
     loop {
         loop {
@@ -165,13 +224,24 @@ fn draw_until_quit(interrupt: &Interrupt, pictures: &Receiver<Picture>) -> io::R
         if interrupt.stop() {
             return Ok(());
         }
-        if !event::poll(KEY_WAIT)? {
-            continue;
+        if is_suspended.swap(false, Ordering::Relaxed) {
+            screen.suspend()?;
         }
-        match event::read()? {
-            Event::Key(key) if key.kind == KeyEventKind::Press && app.key(key) == Next::Quit => {
-                return Ok(());
-            }
+        let event = match keys.recv_timeout(KEY_WAIT) {
+            Ok(event) => event?,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        };
+        match event {
+            Event::Key(key) if key.kind == KeyEventKind::Press => match app.key(key) {
+                Next::GoOn => {}
+                Next::Quit => return Ok(()),
+                Next::Suspend => screen.suspend()?,
+                Next::DrawAgain => {
+                    screen.shown.clear();
+                    execute!(io::stdout(), Clear(ClearType::All))?;
+                }
+            },
             // The terminal may have dropped what it showed.
             Event::Resize(..) => screen.shown.clear(),
             _ => {}
@@ -183,6 +253,26 @@ fn draw_until_quit(interrupt: &Interrupt, pictures: &Receiver<Picture>) -> io::R
 enum Next {
     GoOn,
     Quit,
+    Suspend,
+    DrawAgain,
+}
+
+/// A filter that is being typed; it filters as far as it is a regular expression.
+struct Typed {
+    text: String,
+    /// Before which of its letters the next one is put.
+    cursor: usize,
+    /// The filter that Esc returns to.
+    before: Option<Regex>,
+    is_mistaken: bool,
+}
+
+impl Typed {
+    /// The byte at which the cursor stands, or a letter behind it.
+    fn at(&self, more: usize) -> usize {
+        let at = self.text.char_indices().nth(self.cursor + more);
+        at.map_or(self.text.len(), |(at, _)| at)
+    }
 }
 
 /// What is shown, and how.
@@ -196,13 +286,12 @@ struct App {
     sort: Sort,
     measure: Measure,
     filter: Option<Regex>,
-    /// A filter that is being typed.
-    typed: Option<String>,
-    /// What is wrong with it.
-    mistake: Option<String>,
+    typed: Option<Typed>,
     shows_help: bool,
     /// The first row shown.
     offset: usize,
+    /// How many letters of the names are left of the screen.
+    left: usize,
     /// How many rows there is room for.
     page: usize,
 }
@@ -218,9 +307,9 @@ impl App {
             measure: Measure::default(),
             filter: None,
             typed: None,
-            mistake: None,
             shows_help: false,
             offset: 0,
+            left: 0,
             page: 1,
         }
     }
@@ -231,18 +320,19 @@ impl App {
     }
 
     fn key(&mut self, key: KeyEvent) -> Next {
-        let with_control = key.modifiers.contains(KeyModifiers::CONTROL);
-        if with_control {
-            return match key.code {
-                KeyCode::Char('c') => Next::Quit,
-                _ => Next::GoOn,
-            };
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('c') if control => return Next::Quit,
+            KeyCode::Char('z') if control => return Next::Suspend,
+            KeyCode::Char('l') if control => return Next::DrawAgain,
+            _ => {}
         }
         if let Some(typed) = self.typed.take() {
-            self.type_on(typed, key.code);
+            self.type_on(typed, key.code, control);
             return Next::GoOn;
         }
         match key.code {
+            _ if control => {}
             KeyCode::Char('q') => return Next::Quit,
             KeyCode::Char('s') => {
                 self.sort = match self.sort {
@@ -253,8 +343,10 @@ impl App {
             }
             KeyCode::Char('t') => self.measure = self.measure.other(),
             KeyCode::Char('/') => {
-                let filter = self.filter.as_ref().map(Regex::as_str);
-                self.typed = Some(filter.unwrap_or_default().to_owned());
+                let before = self.filter.clone();
+                let text = before.as_ref().map_or(String::new(), |it| it.as_str().to_owned());
+                let cursor = text.chars().count();
+                self.typed = Some(Typed { text, cursor, before, is_mistaken: false });
             }
             KeyCode::Esc if self.shows_help => self.shows_help = false,
             KeyCode::Esc => self.filter = None,
@@ -269,36 +361,55 @@ impl App {
             KeyCode::Up | KeyCode::Char('k') => self.offset = self.offset.saturating_sub(1),
             KeyCode::PageDown => self.offset = self.offset.saturating_add(self.page),
             KeyCode::PageUp => self.offset = self.offset.saturating_sub(self.page),
-            KeyCode::Home => self.offset = 0,
+            KeyCode::Home | KeyCode::Char('g') => self.offset = 0,
+            KeyCode::End | KeyCode::Char('G') => self.offset = usize::MAX,
+            KeyCode::Left => self.left = self.left.saturating_sub(SIDEWAYS),
+            KeyCode::Right => self.left = self.left.saturating_add(SIDEWAYS),
             _ => {}
         }
         Next::GoOn
     }
 
     /// A key while a filter is typed.
-    fn type_on(&mut self, mut typed: String, key: KeyCode) {
-        self.mistake = None;
+    fn type_on(&mut self, mut typed: Typed, key: KeyCode, control: bool) {
         match key {
-            // The filter stays as it was.
-            KeyCode::Esc => return,
-            KeyCode::Enter => {
-                match Regex::new(&typed) {
-                    Ok(_) if typed.is_empty() => self.filter = None,
-                    Ok(filter) => self.filter = Some(filter),
-                    Err(_) => {
-                        self.mistake = Some(format!("`{typed}` is not a regular expression"));
-                        self.typed = Some(typed);
-                        return;
-                    }
-                }
-                self.offset = 0;
+            KeyCode::Esc => {
+                self.filter = typed.before;
                 return;
             }
-            KeyCode::Backspace => {
-                typed.pop();
+            KeyCode::Enter if !typed.is_mistaken => return,
+            KeyCode::Char('u') if control => {
+                typed.text.clear();
+                typed.cursor = 0;
             }
-            KeyCode::Char(letter) => typed.push(letter),
+            KeyCode::Char('a') if control => typed.cursor = 0,
+            KeyCode::Char('e') if control => typed.cursor = typed.text.chars().count(),
+            KeyCode::Home => typed.cursor = 0,
+            KeyCode::End => typed.cursor = typed.text.chars().count(),
+            KeyCode::Left => typed.cursor = typed.cursor.saturating_sub(1),
+            KeyCode::Right => {
+                typed.cursor = (typed.cursor + 1).min(typed.text.chars().count());
+            }
+            KeyCode::Backspace if typed.cursor > 0 => {
+                typed.cursor -= 1;
+                typed.text.remove(typed.at(0));
+            }
+            KeyCode::Delete if typed.at(0) < typed.at(1) => {
+                typed.text.remove(typed.at(0));
+            }
+            KeyCode::Char(letter) if !control => {
+                typed.text.insert(typed.at(0), letter);
+                typed.cursor += 1;
+            }
             _ => {}
+        }
+        self.offset = 0;
+        match Regex::new(&typed.text) {
+            Ok(filter) => {
+                self.filter = (!typed.text.is_empty()).then_some(filter);
+                typed.is_mistaken = false;
+            }
+            Err(_) => typed.is_mistaken = true,
         }
         self.typed = Some(typed);
     }
@@ -331,22 +442,36 @@ impl App {
             lines.push(Line::from(format!("warning: {}", Printable(warning))));
         }
         lines.push(Line::from(String::new()));
-        let headings = text::headings(self.measure, self.sort, &picture.recent);
+        let layout = Layout::fitting(columns);
+        let headings = text::headings(layout, self.measure, self.sort, &picture.recent);
         lines.extend(headings.map(|text| Line { text, style: Attribute::Bold }));
         let rows = picture.sorted(self.sort, self.measure, self.filter.as_ref());
+        if rows.is_empty() && self.filter.is_some() {
+            lines.push(Line::from("no match".to_owned()));
+        }
         self.page = height.saturating_sub(lines.len()).max(1);
         self.offset = self.offset.min(rows.len().saturating_sub(self.page));
-        let name_columns = columns.saturating_sub(text::NAMES_BEGIN).max(1);
-        let shown = rows.iter().skip(self.offset).take(self.page);
-        let line = |row| text::line(row, self.measure, picture.unit(), name_columns);
-        lines.extend(shown.map(|row| Line::from(line(row))));
+        let name_columns = columns.saturating_sub(layout.names_begin()).max(1);
+        let shown: Vec<_> = rows.iter().skip(self.offset).take(self.page).collect();
+        let names = shown.iter().map(|row| Printable(&row.name).to_string());
+        let names: Vec<String> = names.collect();
+        let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+        self.left = self.left.min(longest.saturating_sub(name_columns));
+        for (row, name) in shown.into_iter().zip(&names) {
+            let name = match self.left {
+                0 => shorten::name(name, name_columns),
+                left => name.chars().skip(left).collect::<String>().into(),
+            };
+            let figures = text::figures(layout, row, self.measure, picture.unit());
+            lines.push(Line::from(format!("{figures}{name}")));
+        }
         lines
     }
 
     fn foot(&self) -> String {
         if let Some(typed) = &self.typed {
-            let mistake = self.mistake.as_ref().map(|mistake| format!("   {mistake}"));
-            return format!("/{typed}{}", mistake.unwrap_or_default());
+            let mistake = if typed.is_mistaken { "   not a regular expression" } else { "" };
+            return format!("/{}{mistake}", typed.text);
         }
         let mut parts = Vec::new();
         if self.has_ended {
@@ -425,14 +550,25 @@ mod tests {
         assert!(drawn(&mut app)[11].starts_with("/shop::("));
         press(&mut app, "\n");
         let foot = drawn(&mut app).pop().unwrap();
-        assert!(foot.contains("is not a regular expression"), "{foot}");
+        assert!(foot.contains("not a regular expression"), "{foot}");
         // While a filter is typed, no letter is a command.
         assert_eq!(press(&mut app, "q"), Next::GoOn);
         for _ in 0..2 {
             app.key(KeyEvent::new(KeyCode::Backspace, KeyModifiers::NONE));
         }
-        press(&mut app, "o\n");
-        assert_eq!(names(&mut app), ["shop::old"]);
+        press(&mut app, "o");
+        assert_eq!(names(&mut app), ["shop::old"], "as it is typed");
+        for code in [KeyCode::Home, KeyCode::Delete] {
+            app.key(KeyEvent::new(code, KeyModifiers::NONE));
+        }
+        press(&mut app, "x\n");
+        let foot = drawn(&mut app).pop().unwrap();
+        assert!(foot.contains("filter /xhop::o/"), "{foot}");
+        assert!(drawn(&mut app).iter().any(|line| line == "no match"));
+        press(&mut app, "/");
+        app.key(KeyEvent::new(KeyCode::Char('u'), KeyModifiers::CONTROL));
+        assert_eq!(names(&mut app).len(), 3);
+        press(&mut app, "old\n");
         press(&mut app, "\x1b");
         assert_eq!(names(&mut app).len(), 3);
     }
@@ -458,6 +594,24 @@ mod tests {
         press(&mut app, "?jjjjjjjj");
         assert_eq!(names(&mut app).len(), 3, "all rows fit");
         assert_eq!(press(&mut app, "q"), Next::Quit);
+    }
+
+    #[test]
+    fn keys_go_to_either_end_and_sideways() {
+        let mut app = app();
+        let name = "shop::a_function_with_a_long_name_that_does_not_fit_on_this_screen".to_owned();
+        app.newest.as_mut().unwrap().rows[2].name = name;
+        let top = |app: &mut App| app.screen(40, 9)[6].text.clone();
+        assert!(top(&mut app).contains("shop::a_f…"), "{}", top(&mut app));
+        app.key(KeyEvent::new(KeyCode::Right, KeyModifiers::NONE));
+        assert!(top(&mut app).contains("  unction_with"), "{}", top(&mut app));
+        press(&mut app, "G");
+        assert!(top(&mut app).contains("shop::old") || app.offset > 0);
+        press(&mut app, "g");
+        assert_eq!(app.offset, 0);
+        let control = |letter| KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL);
+        assert_eq!(app.key(control('z')), Next::Suspend);
+        assert_eq!(app.key(control('l')), Next::DrawAgain);
     }
 
     /// Whatever the terminal's size, drawing does not panic, and fills it.

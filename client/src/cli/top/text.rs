@@ -13,27 +13,72 @@ use crate::report::shorten;
 use crate::report::text::ends;
 use crate::units::{amount_with_unit, date, duration, grouped, percent};
 
-/// The width of the columns of one part of the time.
-const PART: usize = 32;
-
-/// The columns a name gets however narrow the text is.
+/// The columns a name gets before figures are left out for it.
 const LEAST_NAME: usize = 24;
 
-/// The column in which names begin.
-pub(super) const NAMES_BEGIN: usize = 2 * PART + 2;
+/// Which figures stand before the names. Where the text is narrow the intervals go first, then the
+/// other measure, then the time since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Layout {
+    has_intervals: bool,
+    has_other: bool,
+    has_start: bool,
+}
+
+impl Layout {
+    pub(super) fn fitting(columns: usize) -> Layout {
+        let all = Layout { has_intervals: true, has_other: true, has_start: true };
+        let choices = [
+            all,
+            Layout { has_intervals: false, ..all },
+            Layout { has_intervals: false, has_other: false, ..all },
+        ];
+        let fits = |layout: &Layout| columns >= layout.names_begin() + LEAST_NAME;
+        let least = Layout { has_start: false, ..choices[2] };
+        choices.into_iter().find(fits).unwrap_or(least)
+    }
+
+    /// The width of the columns of one part of the time.
+    fn part(self) -> usize {
+        match (self.has_intervals, self.has_other) {
+            (true, _) => 32,
+            (false, true) => 18,
+            (false, false) => 11,
+        }
+    }
+
+    /// The column in which names begin.
+    pub(super) fn names_begin(self) -> usize {
+        self.part() * if self.has_start { 2 } else { 1 } + 2
+    }
+
+    fn cells(self, first: &str, interval: &str, other: &str) -> String {
+        let width = if self.has_other { 8 } else { 11 };
+        let mut text = format!("{first:>width$}");
+        if self.has_intervals {
+            let _ = write!(text, "  {interval:>12}");
+        }
+        if self.has_other {
+            let _ = write!(text, "  {other:>8}");
+        }
+        text
+    }
+}
 
 /// A table with its head.
 pub(super) fn table(picture: &Picture, top: usize, columns: usize) -> String {
     let mut text = head(picture).join("\n");
     let measure = Measure::Own;
-    let [parts, columns_heading] = headings(measure, Sort::Recent, &picture.recent);
+    let layout = Layout::fitting(columns);
+    let [parts, columns_heading] = headings(layout, measure, Sort::Recent, &picture.recent);
     // A string takes everything.
     let _ = writeln!(text, "\n\n{parts}\n{columns_heading}");
     let rows = picture.sorted(Sort::Recent, measure, None);
     let most = if top == 0 { rows.len() } else { top };
-    let name_columns = columns.saturating_sub(NAMES_BEGIN).max(LEAST_NAME);
+    let name_columns = columns.saturating_sub(layout.names_begin());
     for row in rows.iter().take(most) {
-        let _ = writeln!(text, "{}", line(row, measure, picture.unit(), name_columns));
+        let figures = figures(layout, row, measure, picture.unit());
+        let _ = writeln!(text, "{figures}{}", shorten::name(&row.name, name_columns));
     }
     for warning in &picture.warnings {
         let _ = writeln!(text, "warning: {}", Printable(warning));
@@ -77,44 +122,56 @@ fn summary(what: &str, of: &Summary, unit: Unit) -> String {
         share(of.runstate.stolen_share()),
         share(of.blocked_share())
     );
-    if let Some(missing) = of.counters.missing {
+    // Beside few samples it is noise.
+    let missing = of.counters.missing.unwrap_or(0);
+    if missing > 100 && missing as f64 > of.recorded as f64 * 0.05 {
         let _ = write!(line, ", missing {}", grouped(missing));
     }
     line
 }
 
 /// The two lines above the rows; the column that they are sorted by is marked.
-pub(super) fn headings(measure: Measure, sort: Sort, recent: &Summary) -> [String; 2] {
-    let part = |title: &str| format!("{title:^PART$}");
+pub(super) fn headings(
+    layout: Layout,
+    measure: Measure,
+    sort: Sort,
+    recent: &Summary,
+) -> [String; 2] {
+    let width = layout.part();
+    let part = |title: &str| match layout.has_other {
+        true => format!("{title:^width$}"),
+        false => format!("{title:>width$}"),
+    };
     let columns = |is_sorted: bool| {
         let mark = if is_sorted { "*" } else { "" };
-        let (first, second) = (format!("{}{mark}", measure.name()), measure.other().name());
-        format!("{first:>8}  {:>12}  {second:>8}", "interval")
+        let first = format!("{}{mark}", measure.name());
+        layout.cells(&first, "interval", measure.other().name())
     };
     let name = match sort {
         Sort::Name => "function*",
         _ => "function",
     };
-    [
-        format!("{}{}", part(&format!("last {}", duration(recent.length_ns))), part("since start"))
-            .trim_end()
-            .to_owned(),
-        format!("{}{}  {name}", columns(sort == Sort::Recent), columns(sort == Sort::SinceStart)),
-    ]
+    let (mut titles, mut heads) =
+        (part(&format!("last {}", duration(recent.length_ns))), columns(sort == Sort::Recent));
+    if layout.has_start {
+        titles += &part("since start");
+        heads += &columns(sort == Sort::SinceStart);
+    }
+    [titles.trim_end().to_owned(), format!("{heads}  {name}")]
 }
 
-pub(super) fn line(row: &Row, measure: Measure, unit: Unit, name_columns: usize) -> String {
-    format!(
-        "{}{}  {}",
-        columns(row.recent.as_ref(), measure, unit),
-        columns(row.since_start.as_ref(), measure, unit),
-        shorten::name(&row.name, name_columns)
-    )
+/// What stands before a row's name.
+pub(super) fn figures(layout: Layout, row: &Row, measure: Measure, unit: Unit) -> String {
+    let mut text = columns(layout, row.recent.as_ref(), measure, unit);
+    if layout.has_start {
+        text += &columns(layout, row.since_start.as_ref(), measure, unit);
+    }
+    text + "  "
 }
 
-fn columns(shares: Option<&Shares>, measure: Measure, unit: Unit) -> String {
+fn columns(layout: Layout, shares: Option<&Shares>, measure: Measure, unit: Unit) -> String {
     let Some(shares) = shares else {
-        return format!("{:>8}  {:>12}  {:>8}", "-", "", "-");
+        return layout.cells("-", "", "-");
     };
     let first = measure.share(shares);
     let interval = match unit {
@@ -123,7 +180,7 @@ fn columns(shares: Option<&Shares>, measure: Measure, unit: Unit) -> String {
         Unit::Nanoseconds | Unit::Bytes | Unit::Objects => String::new(),
     };
     let second = measure.other().share(shares);
-    format!("{:>8}  {interval:>12}  {:>8}", percent(first.share), percent(second.share))
+    layout.cells(&percent(first.share), &interval, &percent(second.share))
 }
 
 #[cfg(test)]
@@ -144,7 +201,23 @@ since start 1 min 40 s: 1,000 samples, 0/s, stolen -, blocked -
    0.0 %     0.0 - 3.7   100.0 %   0.1 %     0.0 - 0.6   100.0 %  main
 
 ";
-        let found = table(&picture(), 2, 80);
+        let found = table(&picture(), 2, 90);
         assert_eq!(found, expected, "\n{found}");
+    }
+
+    /// Rows never wrap, and names keep 24 columns as long as there is a figure beside one to go.
+    #[test]
+    fn figures_go_before_names_do() {
+        for (columns, names_begin) in [(90, 66), (80, 38), (60, 24), (40, 13), (20, 13)] {
+            let layout = Layout::fitting(columns);
+            assert_eq!(layout.names_begin(), names_begin, "{columns}");
+            let heads = headings(layout, Measure::Own, Sort::Recent, &picture().recent);
+            let name = heads[1].find("function").unwrap_or(0);
+            assert_eq!(name, names_begin, "{heads:?}");
+            for row in &picture().rows {
+                let figures = figures(layout, row, Measure::Own, Unit::Samples);
+                assert_eq!(figures.len(), names_begin, "{figures}");
+            }
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! One function that has most of the time, by itself or with what it calls.
+//! One function that has most of the time, by itself, with what is inlined into it, or with what it
+//! calls.
 //!
 //! Some function always has most samples: a main loop, or what it calls to serve requests. These
 //! are the way to the work and not the work. So a function dominates with its callees only if it
@@ -7,10 +8,13 @@
 
 use std::collections::HashMap;
 
+use super::super::interval::Interval;
 use super::super::labels::LabelId;
+use super::super::uncertainty::{Recorded, Unplaced};
+use super::memory::is_library;
+use super::text::with_interval;
 use super::{FEW, Finding, Found, Subject, score};
-use crate::symbols::{FunctionKind, memory_work};
-use crate::units::percent;
+use crate::symbols::{FunctionId, FunctionKind, memory_work};
 
 pub(super) const RULE: &str = "dominating function";
 
@@ -45,16 +49,22 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
         let finding = Finding::new(
             RULE,
             score(share.share, HALF, SEVERE),
-            format!(
-                "`{}` itself has {} of the time ({})",
-                row.text,
-                percent(share.share),
-                ends(subject, share.low, share.high)
-            ),
+            format!("`{}` itself takes {}", row.text, with_interval(&share, table.unit)),
             "see its lines and instructions: `report --annotate FUNCTION`; who calls it: `report \
              --callers FUNCTION`",
         );
         return Ok(vec![named(finding, &row.text, share.share)]);
+    }
+    if let Some((label, share)) = as_written(subject, is_code).filter(|(_, it)| it.low >= HALF) {
+        let text = subject.text(label);
+        let finding = Finding::new(
+            RULE,
+            score(share.share, HALF, SEVERE),
+            format!("`{text}` itself takes {}", with_interval(&share, table.unit)),
+            "see its lines, also of what is inlined into it: `report --annotate FUNCTION`",
+        )
+        .because("what is inlined into it is counted as its own");
+        return Ok(vec![named(finding, text, share.share)]);
     }
     let code: Vec<bool> = subject.report.labels.all().iter().map(|l| is_code(l.function)).collect();
     let calls = Calls::of(subject, table.recorded as f64 * HALF);
@@ -76,11 +86,7 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     let mut finding = Finding::new(
         RULE,
         score(share.share, HALF, SEVERE),
-        format!(
-            "`{text}` with what it calls has {} of the time ({})",
-            percent(share.share),
-            ends(subject, share.low, share.high)
-        ),
+        format!("`{text}` and what it calls take {}", with_interval(&share, table.unit)),
         "see what it calls, and how often: `report --callees FUNCTION`, or its sandwich in the \
          page; ask whether all of \
          these calls are needed",
@@ -93,17 +99,45 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     Ok(vec![named(finding, text, share.share)])
 }
 
+/// The innermost function, and no library's, that has half of the samples with what is inlined into
+/// it.
+fn as_written(
+    subject: &Subject<'_>,
+    is_code: impl Fn(FunctionId) -> bool,
+) -> Option<(LabelId, Interval)> {
+    let labels = &subject.report.labels;
+    let mut own: HashMap<LabelId, (u64, usize)> = HashMap::new();
+    let samples = subject.profile.samples().iter();
+    for sample in samples.filter(|sample| subject.report.weights.keeps(sample.node)) {
+        let leaf = subject.profile.stack(sample.node).next();
+        for (at, label) in leaf.into_iter().flat_map(|leaf| labels.of_frame(leaf)).enumerate() {
+            let (count, inner) = own.entry(*label).or_default();
+            *count = count.saturating_add(sample.count);
+            *inner = at.max(*inner);
+        }
+    }
+    let all = subject.table().recorded;
+    let is_meant = |label: LabelId| {
+        let function = labels.all()[label as usize].function;
+        let name = &subject.report.symbolized.function(function).name;
+        is_code(function) && !is_library(name)
+    };
+    let half = own
+        .into_iter()
+        .filter(|(label, (count, _))| *count as f64 >= all as f64 * HALF && is_meant(*label));
+    let (label, (count, _)) = half.min_by_key(|(label, (_, inner))| (*inner, *label))?;
+    let all = Recorded {
+        count: all,
+        unit: subject.table().unit,
+        unplaced: Unplaced::of(subject.profile),
+    };
+    Some((label, all.share(count, 0)))
+}
+
 fn named(finding: Finding, name: &str, share: f64) -> Finding {
     let mut finding = finding.real("share", share);
     finding.functions.push(name.to_owned());
     finding
-}
-
-fn ends(subject: &Subject<'_>, low: f64, high: f64) -> String {
-    match subject.is_sampled() {
-        Ok(()) => format!("95 % interval {:.1} to {:.1} %", low * 100.0, high * 100.0),
-        Err(_) => "measured".to_owned(),
-    }
 }
 
 /// The functions with half of all samples, and their calls. Each stack counts once, whichever vCPU

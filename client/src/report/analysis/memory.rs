@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::super::uncertainty::{Recorded, Unplaced};
+use super::text::with_interval;
 use super::{FEW, Finding, Found, Subject, score};
 use crate::profile::NodeId;
 use crate::symbols::{MemoryWork as Kind, memory_work as kind_of};
@@ -77,7 +78,7 @@ fn place(
     found.map(|function| Place { function, caller: None })
 }
 
-fn is_library(name: &str) -> bool {
+pub(super) fn is_library(name: &str) -> bool {
     let name = name.trim_start_matches(['<', '&']);
     ["alloc::", "core::", "std::", "hashbrown::", "["].iter().any(|of| name.starts_with(of))
 }
@@ -132,12 +133,7 @@ fn find(subject: &Subject<'_>, kinds: &[Option<Kind>], kind: Kind) -> Option<Fin
     let mut finding = Finding::new(
         RULE,
         score(share.share, NOTABLE, SEVERE),
-        format!(
-            "{} of the time ({:.1} to {:.1} %) is {what}",
-            percent(share.share),
-            share.low * 100.0,
-            share.high * 100.0
-        ),
+        format!("{what} takes {}", with_interval(&share, table.unit)),
         next,
     )
     .because(format!("by {}", words(&functions)))

@@ -3,9 +3,13 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use super::super::DEFAULT_COLUMNS;
-use super::Analysis;
+use super::super::interval::Interval;
+use super::super::{DEFAULT_COLUMNS, Report, shorten};
+use super::{Analysis, Finding, dominating, memory};
 use crate::finding::paragraph;
+use crate::profile::Unit;
+use crate::symbols::FunctionKind;
+use crate::units::percent;
 
 /// The columns of score and rule.
 const SCORE: usize = 5;
@@ -53,6 +57,49 @@ impl Analysis {
         Ok(())
     }
 
+    /// What takes the time, in at most three lines: functions first.
+    pub(in super::super) fn write_answer(
+        &self,
+        report: &Report<'_>,
+        columns: usize,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        const MOST: usize = 3;
+        let is_of_code = |found: &&Finding| [dominating::RULE, memory::RULE].contains(&found.rule);
+        let (of_code, others): (Vec<&Finding>, Vec<&Finding>) =
+            self.findings.iter().partition(is_of_code);
+        let mut lines: Vec<(String, Option<&str>)> = Vec::new();
+        if of_code.is_empty() {
+            lines.extend(the_most(report));
+        }
+        for found in of_code.into_iter().chain(others) {
+            lines.push((found.finding.clone(), found.functions.first().map(String::as_str)));
+        }
+        if lines.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            out,
+            "\n{}",
+            match report.functions().unit {
+                Unit::Samples | Unit::Nanoseconds => "what takes the time",
+                Unit::Bytes | Unit::Objects => "what takes the memory",
+            }
+        )?;
+        for (line, name) in lines.into_iter().take(MOST) {
+            let room = columns.saturating_sub(2);
+            let line = match name {
+                Some(name) if line.contains(name) => {
+                    let rest = line.chars().count().saturating_sub(name.chars().count());
+                    line.replace(name, &shorten::name(name, room.saturating_sub(rest)))
+                }
+                _ => line,
+            };
+            writeln!(out, "  {}", shorten::name(&line, room))?;
+        }
+        Ok(())
+    }
+
     /// The rules that were not checked, by the reason, in the order of their first rules.
     fn unchecked_by_reason(&self) -> Vec<(&str, Vec<&str>)> {
         let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
@@ -76,4 +123,28 @@ impl Analysis {
             found => format!("analysis of the guest: {found} findings of {checked} rules"),
         }
     }
+}
+
+/// `62.7 % (59.6 to 65.8)`; what was measured has no interval.
+pub(super) fn with_interval(share: &Interval, unit: Unit) -> String {
+    let percent = percent(share.share);
+    match share.ends(unit) {
+        Some([low, high]) => format!("{percent} ({:.1} to {:.1})", low * 100.0, high * 100.0),
+        None => percent,
+    }
+}
+
+/// Of a profile without a finding about a function, the function with the most of its own.
+fn the_most<'r>(report: &'r Report<'_>) -> Option<(String, Option<&'r str>)> {
+    let table = report.functions();
+    let is_code = |row: &&super::super::FunctionRow| {
+        let kind = report.symbolized.function(row.function).kind;
+        matches!(kind, FunctionKind::Named | FunctionKind::Address)
+    };
+    let row = table.rows.iter().find(is_code)?;
+    let share = with_interval(&row.own_share, table.unit);
+    Some((
+        format!("no function stands out; the most, {share}, is of `{}` itself", row.text),
+        Some(&row.text),
+    ))
 }

@@ -1,5 +1,7 @@
 //! Annotations as text and as JSON.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use serde::Serialize;
@@ -7,8 +9,8 @@ use serde::Serialize;
 use super::super::Report;
 use super::super::shares::{JsonShares, Shares};
 use super::super::shorten;
-use super::super::text::{LEAST_NAME, names_begin, share_columns};
-use super::super::units::{amount, amount_with_unit, grouped};
+use super::super::text::Figures;
+use super::super::units::{amount_with_unit, grouped};
 use super::{Annotation, Line};
 use crate::printable::Printable;
 use crate::profile::Unit;
@@ -21,7 +23,7 @@ impl Annotation {
     ) -> io::Result<()> {
         let profile = report.symbolized.profile();
         let unit = profile.recording().unit();
-        let columns = Columns { unit, width: report.options.columns };
+        let columns = Columns::of(unit, report.options.columns);
         let inlined = self.code.own.saturating_sub(self.own);
         write!(out, "\nannotation of {}, {}", self.function, amount_with_unit(self.own, unit))?;
         if inlined != 0 {
@@ -55,8 +57,15 @@ impl Annotation {
         columns.write_heading("address and instruction", out)?;
         let digits = self.instructions.iter().map(|(at, ..)| at.link_address).max();
         let digits = format!("{:x}", digits.unwrap_or(0)).len();
+        let shown_ones = self.hottest(report.options.top);
         let mut shown = None;
-        for (instruction, line, counts) in &self.instructions {
+        let mut left_out = 0;
+        for (at, (instruction, line, counts)) in self.instructions.iter().enumerate() {
+            if !shown_ones.contains(&at) {
+                left_out += 1;
+                shown = None;
+                continue;
+            }
             if shown != Some(*line) {
                 let text = self.line_text(&self.lines[*line], &columns);
                 columns.write_row(None, &text, out)?;
@@ -66,7 +75,30 @@ impl Annotation {
             let counts = (counts.total != 0).then_some(counts);
             columns.write_row(counts, &text, out)?;
         }
+        if left_out != 0 {
+            let left_out = grouped(left_out);
+            writeln!(out, "{left_out} instructions are left out; `--top 0` shows all")?;
+        }
         Ok(())
+    }
+
+    /// The places of the instructions with the most samples, each with the one before it, which is
+    /// where its time may belong.
+    fn hottest(&self, top: usize) -> BTreeSet<usize> {
+        let all = 0..self.instructions.len();
+        if top == 0 {
+            return all.collect();
+        }
+        let mut by_count: Vec<usize> = all.collect();
+        by_count.sort_by_key(|at| Reverse(self.instructions[*at].2.total));
+        let mut found = BTreeSet::new();
+        for at in by_count.into_iter().take_while(|at| self.instructions[*at].2.total != 0) {
+            if found.len() + 2 > top {
+                break;
+            }
+            found.extend([at.saturating_sub(1), at]);
+        }
+        found
     }
 
     /// The line's function, if it is an inlined one, its place and its text.
@@ -74,8 +106,7 @@ impl Annotation {
         let mut text = String::new();
         let function = Printable(&line.origin.function).to_string();
         if function != self.function {
-            text =
-                shorten::name(&function, columns.left().unwrap_or(usize::MAX)).into_owned() + " ";
+            text = shorten::name(&function, columns.left.unwrap_or(usize::MAX)).into_owned() + " ";
         }
         match &line.origin.source {
             Some((file, number)) => {
@@ -88,12 +119,7 @@ impl Annotation {
             text += "  ";
             text += &Printable(source.replace('\t', " ").trim()).to_string();
         }
-        match columns.left() {
-            Some(left) if text.chars().count() > left => {
-                text.chars().take(left.saturating_sub(1)).collect::<String>() + "…"
-            }
-            _ => text,
-        }
+        text
     }
 
     pub(in crate::report) fn json(&self, report: &Report<'_>) -> JsonAnnotation<'_> {
@@ -122,23 +148,20 @@ impl Annotation {
 
 /// The columns of both tables.
 struct Columns {
-    unit: Unit,
-    width: Option<usize>,
+    figures: Figures,
+    /// What is left for the last column.
+    left: Option<usize>,
 }
 
 impl Columns {
-    /// What is left for the last column.
-    fn left(&self) -> Option<usize> {
-        let width = self.width?;
-        Some(width.saturating_sub(names_begin(self.unit)).max(LEAST_NAME))
+    fn of(unit: Unit, columns: Option<usize>) -> Columns {
+        let figures = Figures::fitting(unit, columns);
+        Columns { figures, left: columns.map(|all| figures.left(all, 2)) }
     }
 
     fn write_heading(&self, last: &str, out: &mut impl Write) -> io::Result<()> {
-        let interval = match self.unit {
-            Unit::Samples => "      interval",
-            Unit::Nanoseconds | Unit::Bytes | Unit::Objects => "",
-        };
-        writeln!(out, "\n      self    share{interval}       total    share{interval}  {last}")
+        let [own, total] = ["self", "total"].map(|title| self.figures.heading(title));
+        writeln!(out, "\n{own}{total}{last}")
     }
 
     /// A row; without counts it begins with blanks.
@@ -148,16 +171,19 @@ impl Columns {
         text: &str,
         out: &mut impl Write,
     ) -> io::Result<()> {
-        match counts {
-            None => writeln!(out, "{:1$}{text}", "", names_begin(self.unit)),
-            Some(counts) => writeln!(
-                out,
-                "{:>10}  {}  {:>10}  {}  {text}",
-                amount(counts.own, self.unit),
-                share_columns(&counts.own_share, self.unit),
-                amount(counts.total, self.unit),
-                share_columns(&counts.total_share, self.unit),
-            ),
+        let figures = match counts {
+            None => " ".repeat(2 * self.figures.width()),
+            Some(counts) => {
+                let own = self.figures.cells(counts.own, &counts.own_share);
+                own + &self.figures.cells(counts.total, &counts.total_share)
+            }
+        };
+        match self.left {
+            Some(left) if text.chars().count() > left => {
+                let text: String = text.chars().take(left.saturating_sub(1)).collect();
+                writeln!(out, "{figures}{text}…")
+            }
+            _ => writeln!(out, "{figures}{text}"),
         }
     }
 }

@@ -22,6 +22,7 @@ use clock::{now_ns, running_ns};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let guest = hosted::start(Config {
+        vcpus: 1,
         memory_bytes: 4 << 20,
         guest_name: Some("accuracy".into()),
         ..Config::new(Access::Open)

@@ -99,7 +99,7 @@ pub(crate) fn run(command: &mut Command) {
 /// What `doctor` prints of what was recorded, whatever it thinks of it.
 fn doctor(client: &Client) -> String {
     // Lines are broken to fit.
-    let text = client.run(&["doctor", "run.unikprof"]).stdout;
+    let text = client.run(&["doctor", "--all", "run.unikprof"]).stdout;
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

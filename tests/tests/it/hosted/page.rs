@@ -739,7 +739,7 @@ fn report_opens_the_page_in_a_browser() {
     command.args(["report", "run.unikprof", "--open", "-o", "named.html"]).env("PATH", &tools);
     let finished = RunningClient::spawn(&mut command).finish().expect_code(1);
     assert!(
-        finished.stderr.contains("wrote named.html, but cannot start a browser"),
+        finished.stderr.contains("wrote named.html, but no browser could be started"),
         "{}",
         finished.stderr
     );

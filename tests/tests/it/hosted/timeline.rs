@@ -108,7 +108,7 @@ fn the_guests_own_events_are_told() {
     let span = &told["spans"][0];
     assert_eq!(span["name"], "batch");
     assert!(span["p50_ns"].as_u64() >= Some(1_900_000_000), "{span}");
-    let text = client.report("hour.unikprof", &[]);
+    let text = client.report("hour.unikprof", &["--accounting"]);
     let text = &text.expect_success().stdout;
     assert!(text.contains("spans of the guest"), "{text}");
     let folded = client.report("hour.unikprof", &["--format", "folded", "--labels"]);
