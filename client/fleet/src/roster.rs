@@ -119,12 +119,10 @@ impl Roster {
                     }
                     before.guests = config.guests;
                     before.targets = config.targets;
-                    before.mistakes = config.mistakes;
                 }
                 Err(error) => problems.push(format!("{error}; the guests before are kept")),
             }
         }
-        problems.extend(source.config.mistakes.iter().map(ToString::to_string));
         let wanted = source.wanted(&mut problems);
         problems.extend(wanted.values().filter_map(missing_files));
         let lists: BTreeSet<Place> =
@@ -232,9 +230,8 @@ impl Source {
 
 /// The guests that the file and its lists have now, by name, and what is wrong with others.
 pub(super) fn listed_now(config: Config) -> (Vec<Guest>, Vec<String>) {
-    let mut source = Source::new(config, Shard::ALL);
-    let mut problems = source.config.mistakes.iter().map(ToString::to_string).collect();
-    let guests = source.wanted(&mut problems).into_values().collect();
+    let mut problems = Vec::new();
+    let guests = Source::new(config, Shard::ALL).wanted(&mut problems).into_values().collect();
     (guests, problems)
 }
 
@@ -318,6 +315,23 @@ mod tests {
         fs::write(&fleet.path, guest("db")).unwrap();
         fleet.roster.refresh(true, Vec::new());
         assert_eq!(fleet.starts(), 1);
+    }
+
+    #[test]
+    fn a_file_with_a_mistake_changes_nothing() {
+        let guest = |name, rate| {
+            format!("[[guests]]\nname = \"{name}\"\naddress = \"10.0.0.5\"\nrate = {rate}\n")
+        };
+        let fleet = Fleet::new(&guest("web", 97), false);
+        fs::write(&fleet.path, guest("db", 97) + &guest("cache", 0)).unwrap();
+        fleet.roster.refresh(true, Vec::new());
+        let names = || fleet.roster.members().iter().map(|it| it.guest.name.clone()).collect();
+        let names: [Vec<String>; 2] = [names(), {
+            fs::write(&fleet.path, guest("db", 97)).unwrap();
+            fleet.roster.refresh(true, Vec::new());
+            names()
+        }];
+        assert_eq!(names, [["web"], ["db"]]);
     }
 
     #[test]
