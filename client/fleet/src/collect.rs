@@ -125,7 +125,7 @@ pub(crate) fn collect(
             }
         }
         let following = thread::Builder::new().name("roster".into());
-        if let Err(error) = following.spawn_scoped(scope, || roster.follow(interrupt, Vec::new)) {
+        if let Err(error) = following.spawn_scoped(scope, || roster.follow(interrupt)) {
             failed = Some(error);
             interrupt.raise_once();
         }

@@ -65,13 +65,11 @@ pub(super) struct ServeConfig {
     /// How often each guest is asked for its state.
     #[serde(deserialize_with = "read_seconds")]
     pub(super) every: Duration,
-    /// File of bearer tokens for requests that only read.
-    pub(super) view_tokens: Option<PathBuf>,
-    /// File of bearer tokens for all requests.
-    pub(super) control_tokens: Option<PathBuf>,
-    /// The chain of certificates in PEM; with it, and its key, only TLS is spoken.
-    pub(super) certificate: Option<PathBuf>,
-    pub(super) private_key: Option<PathBuf>,
+    /// Permits an address that is not a loopback one.
+    pub(super) allow_remote: bool,
+    /// The URL of a proxy in front.
+    #[serde(deserialize_with = "read_external_url")]
+    pub(super) external_url: Option<ExternalUrl>,
 }
 
 impl Default for ServeConfig {
@@ -80,12 +78,18 @@ impl Default for ServeConfig {
             listen: SocketAddr::from(([127, 0, 0, 1], 7780)),
             longest: Duration::from_secs(60),
             every: Duration::from_secs(15),
-            view_tokens: None,
-            control_tokens: None,
-            certificate: None,
-            private_key: None,
+            allow_remote: false,
+            external_url: None,
         }
     }
+}
+
+/// The URL of a proxy in front of `serve`, without a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ExternalUrl {
+    pub(super) scheme: String,
+    /// The host, and the port if the URL has one.
+    pub(super) host: String,
 }
 
 /// How the fleet is collected.
@@ -322,7 +326,7 @@ impl Config {
             mistake(error.span().unwrap_or_default(), error.message().to_owned())
         })?;
         let mut config = Config {
-            serve: tables.serve.below(folder),
+            serve: tables.serve,
             collect: tables.collect,
             guests: Vec::new(),
             targets: Vec::new(),
@@ -443,18 +447,6 @@ impl Entry {
     }
 }
 
-impl ServeConfig {
-    fn below(self, folder: &Path) -> ServeConfig {
-        ServeConfig {
-            view_tokens: below(folder, self.view_tokens),
-            control_tokens: below(folder, self.control_tokens),
-            certificate: below(folder, self.certificate),
-            private_key: below(folder, self.private_key),
-            ..self
-        }
-    }
-}
-
 /// An entry of `[[push]]`, as far as it is described.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -560,6 +552,7 @@ texts!(
     read_address: Address = address,
     read_age: Duration = age,
     read_engine_url: String = engine_url,
+    read_external_url: ExternalUrl = external_url,
     read_header_text: String = header_text,
     read_kind: Kind = kind,
     read_listen: SocketAddr = listen,
@@ -633,6 +626,16 @@ fn engine_url(found: &str) -> Result<String, String> {
         return Err(format!("expected a URL without `?` and `#`, found `{found}`"));
     }
     Ok(found.trim_end_matches('/').into())
+}
+
+fn external_url(found: &str) -> Result<ExternalUrl, String> {
+    let found = engine_url(found)?;
+    match found.split_once("://") {
+        Some((scheme, host)) if !host.contains('/') => {
+            Ok(ExternalUrl { scheme: scheme.into(), host: host.into() })
+        }
+        _ => Err(format!("expected a URL without a path, found `{found}`")),
+    }
 }
 
 /// The certificates of a PEM file.
@@ -798,6 +801,7 @@ mod tests {
             (2, "[defaults]\nrate = 0\n".into(), "expected a rate"),
             (2, "[serve]\nlisten = \"all\"\n".into(), "expected an IP address and a port"),
             (2, "[serve]\nevery = \"0s\"\n".into(), "expected a time from"),
+            (2, "[serve]\nexternal-url = \"https://a/b\"\n".into(), "a URL without a path"),
             (2, "[collect]\nspool-bytes = 1\n".into(), "expected at least 1048576 bytes"),
             (1, "[[targets]]\nfile = \"a\"\nurl = \"http://a\"\n".into(), "either `file` or"),
             (1, push(url), "the push has no `kind`: expected \"pyroscope\", \"parca\", "),
