@@ -13,8 +13,8 @@ use unikprof_proto::code::message_type;
 use unikprof_test_kit::engines::{Failure, Receiver};
 
 use crate::harness::{
-    Client, Collector, Guest, Keyed, Proxy, Then, bad_answers, expect_at, fetched, is_delivered,
-    seconds, ticks, wait_until,
+    Client, Collector, Guest, Keyed, Proxy, bad_answers, expect_at, fetched, is_delivered, seconds,
+    ticks, wait_until,
 };
 use crate::hosted::many_guests::ManyGuests;
 
@@ -142,9 +142,9 @@ fn a_line_that_breaks_loses_nothing() {
 /// acknowledgement did not arrive.
 fn killed_before_its_acknowledgement(proxy: &Proxy, how: &str) -> (TempDir, Collector) {
     let folder = folder_for(proxy.address(), how);
-    proxy.limit_next_at(message_type::ACKNOWLEDGE, Then::Stall);
+    proxy.stall_next_at(message_type::ACKNOWLEDGE);
     let mut collector = Collector::start(folder.path());
-    proxy.wait_for_limit();
+    proxy.wait_for_stall();
     collector.kill();
     (folder, collector)
 }
