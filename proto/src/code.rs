@@ -104,7 +104,7 @@ pub mod refusal {
     pub const HOLDER_GONE: u32 = 32;
 }
 
-/// What is sampled: [`Start::mode`](crate::message::Start::mode).
+/// Sampled kinds of time and memory: [`Start::mode`](crate::message::Start::mode).
 pub mod mode {
     /// Running time: where CPU time is spent.
     pub const CPU: u32 = 0;

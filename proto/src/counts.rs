@@ -9,7 +9,7 @@ use crate::varint::{Output, take_varint};
 /// The maximum length of a pair in bytes.
 pub const MAX_PAIR_BYTES: usize = 20;
 
-/// What a run's items are called in errors.
+/// The name of a run's items in errors.
 const ITEM: &str = "count";
 
 /// Encodes a run of counts into a buffer.

@@ -5,7 +5,7 @@
 //! there: lines of `NAME=VALUE`, with the names and values of the nodes below `data/unikprof` in
 //! xenstore.
 
-/// What the block begins with; nowhere else in an image.
+/// The first bytes of the block; nowhere else in an image.
 pub const MAGIC: [u8; 16] = *b"\xffunikprof image\xff";
 
 /// The bytes of text behind the magic; those that are not used are zero.

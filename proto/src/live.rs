@@ -13,7 +13,7 @@ pub const MAX_SAMPLE_BYTES: usize = 30;
 /// The memory of a place in an agent's table of live samples, rounded up to whole bytes.
 pub const PLACE_BYTES: u64 = 34;
 
-/// What a run's items are called in errors.
+/// The name of a run's items in errors.
 const ITEM: &str = "live sample";
 
 /// A sampled allocation that is still held.

@@ -85,7 +85,7 @@ messages! {
         name: &'a str,
         /// The mean sampling period in ns of running time; 0 in the heap modes.
         period_ns: u64,
-        /// What is sampled; see [`code::mode`](crate::code::mode).
+        /// The sampled kind of time or memory; see [`code::mode`](crate::code::mode).
         mode: u32,
         /// The maximum number of frames kept of a stack; simultaneous recordings keep as many as
         /// the deepest of them.

@@ -45,7 +45,7 @@ pub struct Node<'a> {
     pub frames: &'a [u32],
 }
 
-/// What a run's items are called in errors.
+/// The name of a run's items in errors.
 const ITEM: &str = "stack node";
 
 /// The state of a run, the same in encoder and decoder.

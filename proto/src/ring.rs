@@ -255,7 +255,7 @@ pub struct Record {
     pub third: u64,
 }
 
-/// What a run's items are called in errors.
+/// The name of a run's items in errors.
 const ITEM: &str = "ring record";
 
 /// Encodes a run of records into a buffer.

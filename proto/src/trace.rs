@@ -83,7 +83,7 @@ pub struct Probe<'a> {
 /// Numbers of a [`FunctionTotals`] on the wire.
 const TOTALS: usize = 11;
 
-/// What was counted for a function since the trace began, on all vCPUs.
+/// Counts of a function since the trace began, on all vCPUs.
 ///
 /// `calls` = those still open + those ended by a return or a jump out + `unwound` + `replaced`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

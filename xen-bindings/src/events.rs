@@ -67,7 +67,7 @@ impl Virq {
     pub const PMU: Self = Self(virq::XENPMU);
 }
 
-/// What a port is connected to.
+/// The other end of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Binding {
@@ -179,7 +179,7 @@ impl<H: Hypercall> EventChannels<H> {
         issue::<EvtchnClose>(&self.hypercall, &mut abi::PortArgument { port: port.0 }).map(drop)
     }
 
-    /// What `port` is connected to.
+    /// Returns the other end of `port`.
     ///
     /// # Errors
     /// `EINVAL` for a number that is not a port.

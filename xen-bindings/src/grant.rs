@@ -39,7 +39,7 @@ use crate::page::{Frame, SharedPage};
 #[repr(transparent)]
 pub struct GrantRef(pub u32);
 
-/// What the other domain may do with a page.
+/// The other domain's access to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Read it.

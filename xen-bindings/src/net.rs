@@ -81,7 +81,7 @@ impl<const TX: usize, const RX: usize> NetPages<TX, RX> {
 pub struct Statistics {
     /// Frames passed to the backend.
     pub sent: u64,
-    /// Of these, frames the backend dropped or failed to send.
+    /// The part of these that the backend dropped or failed to send.
     pub send_failed: u64,
     /// Frames received.
     pub received: u64,

@@ -19,9 +19,9 @@ const RESPONSE_EVENT: PageIndex = PageIndex::at(abi::RESPONSE_EVENT);
 
 /// The two messages of a ring.
 pub trait Protocol {
-    /// What the frontend writes.
+    /// The type that the frontend writes.
     type Request: Plain;
-    /// What the backend writes.
+    /// The type that the backend writes.
     type Response: Plain;
     /// Bytes of a slot: the larger of the two.
     const SLOT_SIZE: usize = if size_of::<Self::Request>() > size_of::<Self::Response>() {

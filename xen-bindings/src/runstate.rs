@@ -36,7 +36,7 @@ use crate::vcpu::VcpuId;
 #[derive(Debug)]
 pub struct RunstateArea(RunstateInfo);
 
-/// What a vCPU is doing.
+/// The state of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// On a physical CPU.

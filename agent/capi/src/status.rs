@@ -78,7 +78,7 @@ pub const UNIKPROF_E_TRACE: i32 = -35;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Misuse(pub(crate) i32);
 
-/// What a code means and how to fix it.
+/// A code's meaning, and how to fix it.
 pub(crate) fn text(code: i32) -> &'static CStr {
     match code {
         UNIKPROF_OK => c"no error",

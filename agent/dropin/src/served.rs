@@ -32,7 +32,7 @@ pub(crate) static PAGES: [PageMemory; DevicePages::COUNT + 1] =
 pub(crate) static GRANTS: Once<MaybeUninit<Grants>> = Once::empty();
 static STORAGE: Once<TcpStorage<'static>> = Once::new(TcpStorage::new());
 
-/// What a poll serves.
+/// Everything that a poll serves.
 pub(crate) struct Served {
     device: Device,
     grants: &'static Grants,

@@ -151,7 +151,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What every step needs.
+/// The state that every step needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
     xen: HypercallInstruction,
@@ -232,7 +232,7 @@ fn wait_for(user: &AtomicU32, id: u32, is_over: impl Fn() -> bool) {
     }
 }
 
-/// What the start has found.
+/// The results of the start.
 pub(crate) fn found() -> Option<Found> {
     // SAFETY: null, or the page that Xen shares with the guest, which has it at the same place
     // after a restore.
@@ -462,7 +462,7 @@ impl fmt::Display for Sampled {
     }
 }
 
-/// What needs xenstore: the settings, the domain's name, and the connected device.
+/// Everything that needs xenstore: the settings, the domain's name, and the connected device.
 fn from_store(
     found: &Found,
     store: &mut GuestStore,

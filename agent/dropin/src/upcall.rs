@@ -76,7 +76,7 @@ const LONGEST_WAIT: u64 = 8;
 /// The first argument of `sched_op`.
 const SCHEDOP_BLOCK: u64 = 1;
 
-/// What the entry does next.
+/// The entry's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Next {
@@ -96,7 +96,7 @@ pub(crate) struct Running {
     events: EventChannels<HypercallInstruction>,
     apic: Apic,
     delivery: Delivery,
-    /// Of polls, in thousandths of a CPU.
+    /// The limit of polls, in thousandths of a CPU.
     share_permille: AtomicU32,
     /// The device's event channel; 0 for none.
     port: AtomicU32,
@@ -130,8 +130,8 @@ pub(crate) struct Running {
     paid_at_ns: AtomicU64,
     /// Events of the guest's own.
     guests_events: AtomicU32,
-    /// What the poll under way has interrupted: program counter, stack pointer, frame pointer; 0
-    /// for a wait.
+    /// The code that the current poll has interrupted: program counter, stack pointer, frame
+    /// pointer; 0 for a wait.
     interrupted: [AtomicU64; 3],
 }
 

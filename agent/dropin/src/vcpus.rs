@@ -31,10 +31,10 @@ static VCPUS: [Vcpu; MAX_VCPUS] = [
     Vcpu::new(6),
     Vcpu::new(7),
 ];
-/// Those of the domain that are sampled.
+/// The number of the domain's vCPUs that are sampled.
 static COUNT: AtomicU32 = AtomicU32::new(1);
 
-/// What the profiler keeps of a vCPU. It is used on that vCPU only, except for `kick_port`,
+/// The profiler's state of a vCPU. It is used on that vCPU only, except for `kick_port`,
 /// `is_kicked` and `state`.
 pub(crate) struct Vcpu {
     number: u32,
@@ -168,7 +168,7 @@ pub(crate) fn set_count(count: u32) {
     COUNT.store(count, Ordering::Relaxed);
 }
 
-/// Those that are sampled.
+/// The sampled vCPUs.
 pub(crate) fn all() -> &'static [Vcpu] {
     &VCPUS[..COUNT.load(Ordering::Relaxed) as usize]
 }
@@ -178,7 +178,7 @@ pub(crate) fn first() -> &'static Vcpu {
     &VCPUS[0]
 }
 
-/// Those that are sampled, without the first.
+/// The sampled vCPUs, without the first.
 pub(crate) fn others() -> &'static [Vcpu] {
     &all()[1..]
 }

@@ -68,7 +68,7 @@ pub(crate) struct EntryCells {
     held: AtomicU64,
 }
 
-/// What else is known of a live allocation, in one word.
+/// The other properties of a live allocation, in one word.
 ///
 /// Bits 0 to 31: the place of its stack in its vCPU's table. Bits 32 to 55: the vCPU that allocated
 /// it. Bits 56 to 59: a bit for each recording that it is held for. Bits 60 to 63: the generation,

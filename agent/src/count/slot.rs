@@ -171,7 +171,7 @@ impl Served {
         self.0
     }
 
-    /// Those of the recordings that have a bit in `bits`.
+    /// The recordings that have a bit in `bits`.
     #[cfg(feature = "heap")]
     pub(crate) fn only(self, bits: u32) -> Self {
         Self(self.0.with(self.0.bits() & bits))
@@ -529,8 +529,8 @@ impl<'m> Slot<'m> {
         live.with(bits)
     }
 
-    /// Those of `live` that have not ended since. They may end at any moment, unless the caller
-    /// [owns](Owned::served) the slot.
+    /// The recordings of `live` that have not ended since. They may end at any moment, unless the
+    /// caller [owns](Owned::served) the slot.
     #[inline]
     pub(crate) fn left(&self, live: Live) -> Live {
         if self.cells.ends.load(Ordering::Acquire) == live.ends() {
@@ -668,7 +668,7 @@ impl<'m> Owned<'m> {
         &self.slot.cells.snapshot
     }
 
-    /// Those of the recordings `due` that have not ended since `due` was read; none ends while the
+    /// The recordings of `due` that have not ended since `due` was read; none ends while the
     /// slot is owned. `None` if all have: the sample must then be dropped, as the recorder may be
     /// clearing their counts.
     #[inline]

@@ -208,9 +208,9 @@ pub struct CountRun {
 /// The sums of counts that were taken from a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
-    /// Of stacks that ran.
+    /// Counts of stacks that ran.
     pub(crate) ran: u64,
-    /// Of stacks whose leaf is [`frame_code::BLOCKED`].
+    /// Counts of stacks whose leaf is [`frame_code::BLOCKED`].
     pub(crate) blocked: u64,
 }
 

@@ -79,7 +79,7 @@ pub enum Continuation {
 /// A stack of the guest: see [`Platform::call_stack`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallStack {
-    /// What it is told apart by, below 2^63. It is free for another stack when no traced call is
+    /// The stack's id, below 2^63. It is free for another stack when no traced call is
     /// open on this one.
     pub id: u64,
     /// Its end at present.

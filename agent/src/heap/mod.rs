@@ -190,7 +190,7 @@ fn free(live: &LiveTable<'_>, slots: &[Slot<'_>], address: u64, now_ns: u64) {
     }
 }
 
-/// Of the recordings that a live sample is held for those that have ended.
+/// The ended ones of the recordings that a live sample is held for.
 fn ended(slots: &[Slot<'_>], held: Held, now_ns: u64) -> u32 {
     let Some(slot) = slots.get(held.vcpu() as usize) else {
         return 0;

@@ -14,7 +14,7 @@ use crate::ring::{Reader, Rings};
 /// The maximum length of a frame without its records or stacks.
 pub(crate) const OVERHEAD: usize = HEADER + 48;
 
-/// What is sent next of an answer with several frames.
+/// The next part of an answer with several frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Answer {
     Head(RingRequest),

@@ -14,7 +14,7 @@ use crate::serve::service::Service;
 use crate::stack::caller_table::CallerTable;
 use crate::stack::path::MAX_DEPTH;
 
-/// What a recording samples.
+/// The time that a recording samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BootMode {
     /// Running time.
@@ -43,7 +43,7 @@ pub struct BootRecording<'n> {
     /// Its name, 1 to [`MAX_NAME`](unikprof_proto::message::MAX_NAME) bytes without control
     /// characters.
     pub name: &'n str,
-    /// What is sampled.
+    /// The sampled time.
     pub mode: BootMode,
     /// The mean time between two samples, in ns of running time.
     pub period_ns: u64,

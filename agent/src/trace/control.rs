@@ -29,7 +29,7 @@ const MEASUREMENTS: u32 = 16;
 /// A poll sets or removes at most so many probes.
 const STEP: usize = 64;
 
-/// What is left to do until all probes are set or removed, and the probe to continue at.
+/// The work left until all probes are set or removed, and the probe to continue at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Left {
     #[default]

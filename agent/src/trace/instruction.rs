@@ -11,7 +11,7 @@
 
 use unikprof_proto::trace::MAX_INSTRUCTION;
 
-/// What the handler does with an instruction.
+/// The handler's action for an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     /// Continue in a slot with a copy. `displacement` is the offset of a 32-bit displacement from
@@ -49,7 +49,7 @@ struct Prefixes {
     rex: u8,
 }
 
-/// What follows an opcode.
+/// The operands behind an opcode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rest {
     /// Immediate bytes only.

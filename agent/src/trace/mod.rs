@@ -82,7 +82,7 @@ pub(crate) struct Trace<'m> {
 /// agent.
 type Handler = fn(*const (), &mut TrapFrame) -> Breakpoint;
 
-/// What all vCPUs share. All counts are since the trace began.
+/// The state that all vCPUs share. All counts are since the trace began.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 #[repr(C, align(64))]
@@ -127,7 +127,7 @@ struct TraceCells {
     cycles: AtomicU64,
 }
 
-/// What a trace does at present. All of its probes begin and cease to count at one moment, so that
+/// The phase of a trace. All of its probes begin and cease to count at one moment, so that
 /// a call whose entry was counted misses its exit only if it is open at the end. The service alone
 /// leaves [`NONE`](phase::NONE).
 mod phase {
@@ -155,7 +155,7 @@ pub const fn trace_bytes(functions: usize, stacks: usize) -> usize {
         + 12 * align_of::<FunctionCells>()
 }
 
-/// What setting and removing probes needs of a platform. The table of these methods leads to no
+/// The platform's part in setting and removing probes. The table of these methods leads to no
 /// others: the breakpoint handler uses it too, and must not reach those that are not bounded.
 trait Hands {
     fn now_ns(&self) -> u64;

@@ -12,7 +12,7 @@ use super::instruction::{Instruction, Operation};
 use crate::ground::block::take;
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// What a probe is at present.
+/// The state of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Role {
     pub(super) state: State,

@@ -120,7 +120,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         let _ = core::hint::black_box(late(trace, &removed, removed.role(), frame));
     }
 
-    /// What the handler does in slow traces, with a buffer that is given back.
+    /// Rehearses the handler's work in slow traces, with a buffer that is given back.
     fn rehearse_slow(&self, trace: &Trace<'m>, role: Role, place: CallStack) {
         let now_ns = self.platform().now_ns();
         let buffer = trace.buffers.claim();

@@ -99,7 +99,7 @@ pub(super) struct Closed {
     pub(super) root: Option<u32>,
 }
 
-/// What an entry is.
+/// The meaning of a function's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     Call,
@@ -109,7 +109,7 @@ pub(super) enum Entry {
     TooDeep,
 }
 
-/// What an exit is.
+/// The meaning of a function's exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exit {
     /// The end of the innermost open call.

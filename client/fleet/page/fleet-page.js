@@ -2,7 +2,6 @@
 import { FLEET_SORTS, cellsOf, chosenGuests, fileNameOf, sparkline, summaryOf } from "./fleet.js";
 import { printable } from "../../page/format.js";
 
-const TOKEN = "unikprof-token";
 const SVG = "http://www.w3.org/2000/svg";
 const LINE = { width: 96, height: 18 };
 
@@ -70,7 +69,7 @@ class Row {
     return button;
   }
 
-  show(guest, { may_record: mayRecord, history_length: places }) {
+  show(guest, { history_length: places }) {
     const cells = cellsOf(guest);
     write(this.title, cells.name);
     write(this.labels, cells.labels);
@@ -87,9 +86,8 @@ class Row {
     hint(this.hottest, cells.hottest);
     write(this.source, cells.source);
     hint(this.source, cells.source);
-    this.record.disabled = this.isBusy || !mayRecord;
-    this.recent.disabled = this.isBusy || !mayRecord || guest.recent === null;
-    hint(this.record, mayRecord ? "" : "the token permits to look, not to record");
+    this.record.disabled = this.isBusy;
+    this.recent.disabled = this.isBusy || guest.recent === null;
     const why = guest.recent === null ? "no recording without an end and a ring in the guest" : `copies it from recording ${printable(guest.recent)}`;
     hint(this.recent, why);
   }
@@ -125,16 +123,6 @@ class FleetPage {
     theme.onchange = () => setTheme(theme.matches);
     element("theme").onclick = () => document.documentElement.classList.toggle("dark");
     element("query").oninput = () => this.draw();
-    element("forget").onclick = () => {
-      sessionStorage.removeItem(TOKEN);
-      location.reload();
-    };
-    element("enter").onsubmit = (event) => {
-      event.preventDefault();
-      sessionStorage.setItem(TOKEN, element("token").value.trim());
-      element("token").value = "";
-      this.refresh();
-    };
     for (const by of Object.keys(FLEET_SORTS)) element(`by-${by}`).onclick = () => this.order(by);
     document.addEventListener("keydown", (event) => this.press(event));
     document.addEventListener("visibilitychange", () => this.refresh());
@@ -146,22 +134,17 @@ class FleetPage {
     this.draw();
   }
 
-  /** Asks the server; the token is sent in a header, and is in no address. */
+  /** Asks the server, with what a proxy in front has the browser send. */
   async ask(path, options = {}) {
-    const token = sessionStorage.getItem(TOKEN);
-    const headers = token === null ? {} : { Authorization: `Bearer ${token}` };
-    const answer = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
+    const answer = await fetch(path, { ...options, cache: "no-store" });
     if (answer.ok) return answer;
-    const error = new Error((await answer.text()).trim() || `the server answered ${answer.status}`);
-    error.status = answer.status;
-    throw error;
+    throw new Error((await answer.text()).trim() || `the server answered ${answer.status}`);
   }
 
   async refresh() {
     if (this.isAsking || document.hidden) return;
     this.isAsking = true;
     clearTimeout(this.timer);
-    let isRefused = false;
     try {
       this.answer = await (await this.ask("/guests")).json();
       this.fail("");
@@ -169,15 +152,11 @@ class FleetPage {
       this.drawn += 1;
       document.documentElement.dataset.drawn = this.drawn;
     } catch (error) {
-      isRefused = error.status === 401;
-      this.fail(isRefused && sessionStorage.getItem(TOKEN) === null ? "" : error.message);
+      this.fail(error.message);
     }
-    element("enter").hidden = !isRefused;
-    element("forget").hidden = isRefused || sessionStorage.getItem(TOKEN) === null;
-    if (isRefused) element("fleet").hidden = true;
     this.isAsking = false;
-    document.documentElement.dataset.ready = isRefused ? "token" : "fleet";
-    if (!isRefused) this.timer = setTimeout(() => this.refresh(), 1000 * Math.min(5, Math.max(1, this.answer.every_seconds ?? 5)));
+    document.documentElement.dataset.ready = "fleet";
+    this.timer = setTimeout(() => this.refresh(), 1000 * Math.min(5, Math.max(1, this.answer.every_seconds ?? 5)));
   }
 
   fail(text) {

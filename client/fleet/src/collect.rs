@@ -34,7 +34,7 @@ use unikprof_client::exit_code;
 use unikprof_client::interrupt::Interrupt;
 use unikprof_client::units;
 
-use super::config::{Config, Mistake};
+use super::config::Config;
 use super::folder::FolderError;
 use super::member::{Member, log};
 use super::roster::Roster;
@@ -60,11 +60,6 @@ pub(crate) enum CollectError {
          `folder` and a `path`", .0
     )]
     NoTargets(String),
-    #[error(
-        "{0}; nothing is collected without it: what waits in the spool for a target that is left \
-         out would be dropped"
-    )]
-    Push(Mistake),
     #[error(transparent)]
     Spool(#[from] SpoolError),
     #[error(transparent)]
@@ -93,9 +88,6 @@ pub(crate) fn collect(
 ) -> Result<(), CollectError> {
     if config.push.is_empty() {
         return Err(CollectError::NoTargets(path.display().to_string()));
-    }
-    if let Some(mistake) = config.wrong_push {
-        return Err(CollectError::Push(mistake));
     }
     let settings = config.collect.clone();
     let names = config.push.iter().map(|push| push.name.clone()).collect();
@@ -133,7 +125,7 @@ pub(crate) fn collect(
             }
         }
         let following = thread::Builder::new().name("roster".into());
-        if let Err(error) = following.spawn_scoped(scope, || roster.follow(interrupt, Vec::new)) {
+        if let Err(error) = following.spawn_scoped(scope, || roster.follow(interrupt)) {
             failed = Some(error);
             interrupt.raise_once();
         }
@@ -183,31 +175,5 @@ fn keep_books(spool: &Spool, receivers: &[Receiver], interrupt: &Interrupt) {
 fn flush(spool: &Spool) {
     if let Err(error) = spool.flush() {
         log(&format!("warning: {error}"));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use std::fs;
-
-    use super::*;
-
-    /// A slip in an entry would take its target out of the fleet, and drop what waits for it.
-    #[test]
-    fn nothing_is_collected_while_a_target_is_wrong() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("fleet.toml");
-        let good = "[[push]]\nkind = \"folder\"\npath = \"recordings\"\n";
-        let wrong = "[[push]]\nkind = \"parca\"\nulr = \"http://10.0.0.2\"\n";
-        let targets = "[[targets]]\nfile = \"none.json\"\n";
-        fs::write(&path, [targets, good, wrong].concat()).unwrap();
-        let interrupt = Interrupt::default();
-        interrupt.raise();
-        let config = Config::read(&path).unwrap();
-        let error = collect(&path, config, Shard::ALL, &interrupt, |_, _| ()).unwrap_err();
-        let error = error.to_string();
-        assert!(error.contains("fleet.toml:8: `ulr`"), "{error}");
-        assert!(!folder.path().join("spool").exists());
     }
 }

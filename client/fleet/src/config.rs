@@ -1,7 +1,6 @@
-//! `fleet.toml`: the guests, where more of them are listed, and how they are served.
+//! `fleet.toml`: the guests, the files and URLs that list more of them, and how they are served.
 //!
-//! A mistake in an entry is reported with its line, and the other entries are used, also if it is
-//! no TOML. What is wrong outside of an entry makes the file unusable.
+//! A file with a mistake is rejected as a whole, with the mistake's line.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,9 +15,10 @@ use axum::http::Uri;
 use clap::ValueEnum as _;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use thiserror::Error;
-use toml::{Spanned, Value};
+use toml::Spanned;
 use unikprof_client::cli::shared::CommandError;
 use unikprof_client::connection::Address;
 use unikprof_client::exit_code;
@@ -40,38 +40,36 @@ const SLOWEST_HZ: f64 = 0.1;
 /// The smallest limit of a folder of recordings, in bytes.
 const MIN_FOLDER: u64 = 1 << 20;
 
-/// What the file says.
+/// The parsed `fleet.toml`.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(super) serve: ServeConfig,
     pub(super) collect: CollectConfig,
     /// The guests that the file itself lists.
     pub(super) guests: Vec<Guest>,
-    /// Where more are listed.
+    /// Other files and URLs that list guests.
     pub(super) targets: Vec<TargetSource>,
     /// Where profiles are delivered.
     pub(super) push: Vec<Push>,
-    /// The first of these that is left out.
-    pub(super) wrong_push: Option<Mistake>,
-    /// The entries that are left out, and the settings that have their defaults.
-    pub(super) mistakes: Vec<Mistake>,
 }
 
 /// How the fleet is served.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct ServeConfig {
+    #[serde(deserialize_with = "read_listen")]
     pub(super) listen: SocketAddr,
     /// The longest profile that a request may ask for.
+    #[serde(deserialize_with = "read_seconds")]
     pub(super) longest: Duration,
     /// How often each guest is asked for its state.
+    #[serde(deserialize_with = "read_seconds")]
     pub(super) every: Duration,
-    /// The tokens of those who may look.
-    pub(super) view_tokens: Option<PathBuf>,
-    /// The tokens of those who may record as well.
-    pub(super) control_tokens: Option<PathBuf>,
-    /// The chain of certificates in PEM; with it, and its key, only TLS is spoken.
-    pub(super) certificate: Option<PathBuf>,
-    pub(super) private_key: Option<PathBuf>,
+    /// Permits an address that is not a loopback one.
+    pub(super) allow_remote: bool,
+    /// The URL of a proxy in front.
+    #[serde(deserialize_with = "read_external_url")]
+    pub(super) external_url: Option<ExternalUrl>,
 }
 
 impl Default for ServeConfig {
@@ -80,42 +78,41 @@ impl Default for ServeConfig {
             listen: SocketAddr::from(([127, 0, 0, 1], 7780)),
             longest: Duration::from_secs(60),
             every: Duration::from_secs(15),
-            view_tokens: None,
-            control_tokens: None,
-            certificate: None,
-            private_key: None,
+            allow_remote: false,
+            external_url: None,
         }
     }
+}
+
+/// The URL of a proxy in front of `serve`, without a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ExternalUrl {
+    pub(super) scheme: String,
+    /// The host, and the port if the URL has one.
+    pub(super) host: String,
 }
 
 /// How the fleet is collected.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct CollectConfig {
-    /// The folder of what was not accepted yet.
+    /// The folder of epochs that a target has not accepted yet.
     pub(super) spool: PathBuf,
-    /// What it may hold, in bytes.
+    /// The spool's limit, in bytes.
+    #[serde(deserialize_with = "read_size")]
     pub(super) spool_bytes: u64,
     /// How often each guest is fetched from, at least.
+    #[serde(deserialize_with = "read_seconds")]
     pub(super) every: Duration,
 }
 
-impl CollectConfig {
-    fn new(folder: &Path) -> CollectConfig {
+impl Default for CollectConfig {
+    fn default() -> Self {
         CollectConfig {
-            spool: folder.join("spool"),
+            spool: "spool".into(),
             spool_bytes: 1 << 30,
             every: Duration::from_secs(15),
         }
-    }
-
-    fn set(&mut self, folder: &Path, key: &str, value: &Value) -> Result<(), String> {
-        match key {
-            "spool" => self.spool = path(folder, value)?,
-            "spool-bytes" => self.spool_bytes = size(value)?,
-            "every" => self.every = seconds(value)?,
-            _ => return Err("no such setting; expected spool, spool-bytes or every".into()),
-        }
-        Ok(())
     }
 }
 
@@ -276,14 +273,10 @@ impl fmt::Display for Mistake {
 pub(crate) enum ConfigError {
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// A setting, or something that is not TOML.
     #[error("{0}")]
-    Setting(Mistake),
-    #[error(
-        "{} names no guest that can be used{}",
-        path.display(), first.as_ref().map(|it| format!(": {it}")).unwrap_or_default()
-    )]
-    Empty { path: PathBuf, first: Option<String> },
+    Mistake(Mistake),
+    #[error("{} names no guest", path.display())]
+    Empty { path: PathBuf },
 }
 
 impl From<ConfigError> for CommandError {
@@ -292,31 +285,20 @@ impl From<ConfigError> for CommandError {
     }
 }
 
-/// The tables of the file, each value with its place.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    #[serde(default)]
-    serve: Table,
-    #[serde(default)]
-    collect: Table,
-    #[serde(default)]
-    defaults: Table,
-    #[serde(default)]
-    guests: Vec<Spanned<Table>>,
-    #[serde(default)]
-    targets: Vec<Spanned<Table>>,
-    #[serde(default)]
-    push: Vec<Spanned<Table>>,
+/// The tables of the file.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Tables {
+    serve: ServeConfig,
+    collect: CollectConfig,
+    defaults: Option<Spanned<Entry>>,
+    guests: Vec<Spanned<Entry>>,
+    targets: Vec<Spanned<Entry>>,
+    push: Vec<Spanned<PushEntry>>,
 }
 
-type Table = BTreeMap<Spanned<String>, Spanned<Value>>;
-
-/// The entries that are not TOML: how their lists' names begin, and what is wrong.
-type Broken = Vec<(&'static str, Mistake)>;
-
 impl Config {
-    /// The folder of what a collector could not deliver yet.
+    /// The folder of epochs that a target has not accepted yet.
     pub(crate) fn spool(&self) -> &Path {
         &self.collect.spool
     }
@@ -325,333 +307,178 @@ impl Config {
     pub(crate) fn read(path: &Path) -> Result<Config, ConfigError> {
         let text = fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.into(), source })?;
-        let config = Config::parse(path, &text)?;
+        let config = Config::parse(path, &text).map_err(ConfigError::Mistake)?;
         if config.guests.is_empty() && config.targets.is_empty() {
-            return Err(ConfigError::Empty {
-                path: path.into(),
-                first: config.mistakes.first().map(ToString::to_string),
-            });
+            return Err(ConfigError::Empty { path: path.into() });
         }
         Ok(config)
     }
 
-    fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
-        let reader = Reader { path, text };
-        let (file, broken) = reader.tables()?;
-        let (mut serve, mut defaults) = (ServeConfig::default(), Entry::default());
-        // Half of what all guests have in common, or of who may ask, is worse than nothing.
-        reader.whole(file.serve, |key, value| serve.set(reader.folder(), key, value))?;
-        let mut collect = CollectConfig::new(reader.folder());
-        reader.whole(file.collect, |key, value| collect.set(reader.folder(), key, value))?;
-        reader.whole(file.defaults, |key, value| match key {
-            "name" | "address" | "file" | "url" => Err("it has no default".into()),
-            _ => defaults.set(reader.folder(), key, value),
-        })?;
-        let (mut guests, mut targets, mut push) = (Vec::new(), Vec::new(), Vec::new());
-        let mut wrong_push = broken.iter().find(|it| it.0 == "push").map(|it| it.1.clone());
-        let mut mistakes: Vec<Mistake> = broken.into_iter().map(|it| it.1).collect();
-        mistakes.extend(reader.entries(file.guests, &defaults, |entry| {
-            let guest = entry.guest()?;
-            unlike("guest", &guest.name, guests.iter().map(|it: &Guest| &it.name))?;
-            guests.push(guest);
-            Ok(())
-        }));
-        mistakes.extend(reader.entries(file.targets, &defaults, |entry| {
-            targets.push(entry.source()?);
-            Ok(())
-        }));
-        let wrong = reader.entries(file.push, &PushEntry::default(), |entry| {
-            let one = entry.push()?;
-            unlike("push", &one.name, push.iter().map(|it: &Push| &it.name))?;
-            push.push(one);
-            Ok(())
-        });
-        wrong_push = wrong_push.or_else(|| wrong.first().cloned());
-        mistakes.extend(wrong);
-        Ok(Config { serve, collect, guests, targets, push, wrong_push, mistakes })
-    }
-}
-
-fn unlike<'a>(
-    what: &str,
-    name: &str,
-    mut others: impl Iterator<Item = &'a String>,
-) -> Result<(), String> {
-    match others.any(|other| other == name) {
-        true => Err(format!("a {what} above is named `{name}` too")),
-        false => Ok(()),
-    }
-}
-
-/// A table of settings.
-trait Settings: Clone {
-    fn set(&mut self, folder: &Path, key: &str, value: &Value) -> Result<(), String>;
-}
-
-/// The file, for the places of mistakes.
-#[derive(Clone, Copy)]
-struct Reader<'a> {
-    path: &'a Path,
-    text: &'a str,
-}
-
-impl<'a> Reader<'a> {
-    fn folder(self) -> &'a Path {
-        self.path.parent().unwrap_or(Path::new(""))
-    }
-
-    fn line(self, span: Range<usize>) -> usize {
-        let before = self.text.as_bytes().get(..span.start).unwrap_or_default();
-        1 + before.iter().filter(|byte| **byte == b'\n').count()
-    }
-
-    fn mistake(self, line: usize, text: String) -> Mistake {
-        Mistake { place: self.path.display().to_string(), line: Some(line), text }
-    }
-
-    /// The tables. If the text is not TOML, the entries that are not are left out and answered,
-    /// each with its list: without a guest the others work, but not without a setting that all have
-    /// in common.
-    fn tables(self) -> Result<(File, Broken), ConfigError> {
-        let (mut rest, mut broken) = (String::new(), Broken::new());
-        if let Ok(file) = self.read() {
-            return Ok((file, broken));
-        }
-        for (list, text) in pieces(self.text) {
-            let line = rest.matches('\n').count();
-            let piece = Reader { text, ..self };
-            match (list, piece.read().err()) {
-                (Some(list), Some(mut mistake)) => {
-                    mistake.line = mistake.line.map(|within| line + within);
-                    broken.push((list, mistake));
-                    rest.extend(text.matches('\n'));
-                }
-                _ => rest += text,
-            }
-        }
-        let rest = Reader { text: &rest, ..self };
-        let file = rest.read().map_err(ConfigError::Setting)?;
-        Ok((file, broken))
-    }
-
-    fn read(self) -> Result<File, Mistake> {
-        toml::from_str(self.text).map_err(|error| {
-            let line = self.line(error.span().unwrap_or_default());
-            // Without the line itself, which may have a password.
-            self.mistake(line, error.message().to_owned())
-        })
-    }
-
-    /// Sets each value of a table; answers what is wrong with some.
-    fn each(
-        self,
-        table: Table,
-        mut set: impl FnMut(&str, &Value) -> Result<(), String>,
-    ) -> Vec<Mistake> {
-        let wrong = |(key, value): (Spanned<String>, Spanned<Value>)| {
-            let problem = set(key.get_ref(), value.get_ref()).err()?;
-            let text = format!("`{}`: {problem}", key.get_ref());
-            Some(self.mistake(self.line(key.span()), text))
+    fn parse(path: &Path, text: &str) -> Result<Config, Mistake> {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let mistake = |span: Range<usize>, problem: String| {
+            let before = text.as_bytes().get(..span.start).unwrap_or_default();
+            let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+            Mistake { place: path.display().to_string(), line: Some(line), text: problem }
         };
-        table.into_iter().filter_map(wrong).collect()
-    }
-
-    /// A table that is used whole or not at all.
-    fn whole(
-        self,
-        table: Table,
-        set: impl FnMut(&str, &Value) -> Result<(), String>,
-    ) -> Result<(), ConfigError> {
-        match self.each(table, set).into_iter().next() {
-            None => Ok(()),
-            Some(mistake) => Err(ConfigError::Setting(mistake)),
-        }
-    }
-
-    /// Takes the entries, each on top of the defaults; answers what is wrong with those that are
-    /// left out.
-    fn entries<E: Settings>(
-        self,
-        tables: Vec<Spanned<Table>>,
-        defaults: &E,
-        mut take: impl FnMut(E) -> Result<(), String>,
-    ) -> Vec<Mistake> {
-        let mut all = Vec::new();
-        for table in tables {
-            let line = self.line(table.span());
-            let mut entry = defaults.clone();
-            let set = |key: &str, value: &Value| entry.set(self.folder(), key, value);
-            let mut mistakes = self.each(table.into_inner(), set);
-            if mistakes.is_empty() {
-                let problem = take(entry).err();
-                mistakes.extend(problem.map(|text| self.mistake(line, text)));
+        let tables: Tables = toml::from_str(text).map_err(|error| {
+            // Without the line itself, which may have a password.
+            mistake(error.span().unwrap_or_default(), error.message().to_owned())
+        })?;
+        let mut config = Config {
+            serve: tables.serve,
+            collect: tables.collect,
+            guests: Vec::new(),
+            targets: Vec::new(),
+            push: Vec::new(),
+        };
+        config.collect.spool = folder.join(&config.collect.spool);
+        let mut defaults = Entry::default();
+        if let Some(found) = tables.defaults {
+            let span = found.span();
+            defaults = found.into_inner();
+            if defaults.has_place() {
+                let text = "`name`, `address`, `file` and `url` have no default";
+                return Err(mistake(span, text.into()));
             }
-            all.extend(mistakes);
         }
-        all
+        for entry in tables.guests {
+            let span = entry.span();
+            let guest = entry.into_inner().guest(&defaults, folder);
+            let guest = guest.and_then(|it| unlike("guest", it, &config.guests, |it| &it.name));
+            config.guests.push(guest.map_err(|text| mistake(span, text))?);
+        }
+        for entry in tables.targets {
+            let span = entry.span();
+            let source = entry.into_inner().source(&defaults, folder);
+            config.targets.push(source.map_err(|text| mistake(span, text))?);
+        }
+        for entry in tables.push {
+            let span = entry.span();
+            let push = entry.into_inner().push(folder);
+            let push = push.and_then(|it| unlike("push", it, &config.push, |it| &it.name));
+            config.push.push(push.map_err(|text| mistake(span, text))?);
+        }
+        Ok(config)
     }
 }
 
-/// The text in pieces, each from the head of a table to the next one's; with the beginning of its
-/// list's name if it looks like an entry of one.
-fn pieces(text: &str) -> Vec<(Option<&'static str>, &str)> {
-    let mut pieces = Vec::new();
-    let (mut list, mut from, mut at) = (None, 0, 0);
-    for line in text.split_inclusive('\n') {
-        let head = line.trim_start();
-        let name = head.trim_start_matches('[').trim_start();
-        // As `[guests.labels]` is a part of the entry before.
-        let is_part = !head.starts_with("[[") && name.contains('.');
-        if head.starts_with('[') && !is_part {
-            pieces.push((list, &text[from..at]));
-            let mut lists = ["guest", "target", "push"].into_iter();
-            (list, from) = (lists.find(|list| name.starts_with(list)), at);
-        }
-        at += line.len();
+/// The item, if no other has its name.
+fn unlike<T>(what: &str, item: T, others: &[T], name: impl Fn(&T) -> &String) -> Result<T, String> {
+    match others.iter().any(|other| name(other) == name(&item)) {
+        true => Err(format!("a {what} above is named `{}` too", name(&item))),
+        false => Ok(item),
     }
-    pieces.push((list, &text[from..]));
-    pieces
+}
+
+fn below(folder: &Path, path: Option<PathBuf>) -> Option<PathBuf> {
+    path.map(|path| folder.join(path))
 }
 
 /// A guest or a list of guests, as far as it is described.
-#[derive(Debug, Clone, Default)]
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct Entry {
+    #[serde(deserialize_with = "read_name")]
     name: Option<String>,
+    #[serde(deserialize_with = "read_address")]
     address: Option<Address>,
-    place: Option<Place>,
+    file: Option<PathBuf>,
+    #[serde(deserialize_with = "read_url")]
+    url: Option<String>,
+    #[serde(deserialize_with = "read_labels")]
     labels: BTreeMap<String, String>,
-    how: How,
-}
-
-impl Settings for Entry {
-    fn set(&mut self, folder: &Path, key: &str, value: &Value) -> Result<(), String> {
-        match key {
-            "name" => self.name = Some(name(text(value)?)?),
-            "address" => self.address = Some(address(text(value)?)?),
-            "file" => self.place = Some(Place::File(path(folder, value)?)),
-            "url" => self.place = Some(Place::Url(url(text(value)?)?)),
-            "labels" => self.labels.extend(labels(value)?),
-            "key-file" => self.how.key_file = Some(path(folder, value)?),
-            "rate" => self.how.period_ns = period_ns(value)?,
-            "mode" => {
-                let mode = Mode::from_str(text(value)?, false).ok();
-                self.how.mode = mode.filter(|mode| !mode.is_heap()).ok_or_else(|| modes(value))?;
-            }
-            "image" => self.how.image = Some(path(folder, value)?),
-            "symbols" => self.how.symbols = Some(path(folder, value)?),
-            _ => {
-                return Err("no such setting; expected name, address, labels, key-file, rate, \
-                             mode, image or symbols, or in [[targets]] file or url"
-                    .into());
-            }
-        }
-        Ok(())
-    }
+    key_file: Option<PathBuf>,
+    #[serde(deserialize_with = "read_rate")]
+    rate: Option<u64>,
+    #[serde(deserialize_with = "read_mode")]
+    mode: Option<Mode>,
+    image: Option<PathBuf>,
+    symbols: Option<PathBuf>,
 }
 
 impl Entry {
-    fn guest(self) -> Result<Guest, String> {
-        if self.place.is_some() {
+    fn has_place(&self) -> bool {
+        self.name.is_some() || self.address.is_some() || self.file.is_some() || self.url.is_some()
+    }
+
+    fn guest(self, defaults: &Entry, folder: &Path) -> Result<Guest, String> {
+        if self.file.is_some() || self.url.is_some() {
             return Err("`file` and `url` belong below [[targets]]".into());
         }
+        let (labels, how) = self.rest(defaults, folder);
         Ok(Guest {
             name: self.name.ok_or("the guest has no `name`")?,
             address: self.address.ok_or("the guest has no `address`")?,
-            labels: self.labels,
-            how: self.how,
+            labels,
+            how,
         })
     }
 
-    fn source(self) -> Result<TargetSource, String> {
+    fn source(self, defaults: &Entry, folder: &Path) -> Result<TargetSource, String> {
         if self.name.is_some() || self.address.is_some() {
             return Err("`name` and `address` belong below [[guests]]".into());
         }
-        Ok(TargetSource {
-            place: self.place.ok_or("the list has neither `file` nor `url`")?,
-            labels: self.labels,
-            how: self.how,
-        })
+        let (labels, how) = self.rest(defaults, folder);
+        let place = match (self.file, self.url) {
+            (Some(file), None) => Place::File(folder.join(file)),
+            (None, Some(url)) => Place::Url(url),
+            _ => return Err("expected either `file` or `url`".into()),
+        };
+        Ok(TargetSource { place, labels, how })
     }
-}
 
-impl ServeConfig {
-    fn set(&mut self, folder: &Path, key: &str, value: &Value) -> Result<(), String> {
-        match key {
-            "listen" => {
-                let found = text(value)?;
-                let expected = || {
-                    format!(
-                        "expected an IP address and a port such as `127.0.0.1:7780`, \
-                         found `{found}`"
-                    )
-                };
-                self.listen = found.parse().map_err(|_| expected())?;
-            }
-            "longest" => self.longest = seconds(value)?,
-            "every" => self.every = seconds(value)?,
-            "view-tokens" => self.view_tokens = Some(path(folder, value)?),
-            "control-tokens" => self.control_tokens = Some(path(folder, value)?),
-            "certificate" => self.certificate = Some(path(folder, value)?),
-            "private-key" => self.private_key = Some(path(folder, value)?),
-            _ => {
-                return Err("no such setting; expected listen, longest, every, view-tokens, \
-                             control-tokens, certificate or private-key"
-                    .into());
-            }
-        }
-        Ok(())
+    /// The labels and settings, on top of the defaults.
+    fn rest(&self, defaults: &Entry, folder: &Path) -> (BTreeMap<String, String>, How) {
+        let mut labels = defaults.labels.clone();
+        labels.extend(self.labels.clone());
+        let usual = How::default();
+        let path = |own: &Option<PathBuf>, default: &Option<PathBuf>| {
+            below(folder, own.clone().or(default.clone()))
+        };
+        let how = How {
+            key_file: path(&self.key_file, &defaults.key_file),
+            period_ns: self.rate.or(defaults.rate).unwrap_or(usual.period_ns),
+            mode: self.mode.or(defaults.mode).unwrap_or(usual.mode),
+            image: path(&self.image, &defaults.image),
+            symbols: path(&self.symbols, &defaults.symbols),
+        };
+        (labels, how)
     }
 }
 
 /// An entry of `[[push]]`, as far as it is described.
-#[derive(Debug, Clone, Default)]
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct PushEntry {
+    #[serde(deserialize_with = "read_name")]
     name: Option<String>,
+    #[serde(deserialize_with = "read_kind")]
     kind: Option<Kind>,
+    #[serde(deserialize_with = "read_engine_url")]
     url: Option<String>,
+    #[serde(deserialize_with = "read_header_text")]
     tenant: Option<String>,
+    #[serde(deserialize_with = "read_username")]
     username: Option<String>,
     password_file: Option<PathBuf>,
     bearer_token_file: Option<PathBuf>,
-    authorities: Vec<Vec<u8>>,
+    authorities_file: Option<PathBuf>,
     path: Option<PathBuf>,
+    #[serde(deserialize_with = "read_age")]
     keep_for: Option<Duration>,
+    #[serde(deserialize_with = "read_size")]
     keep_bytes: Option<u64>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 enum Kind {
     Engine(&'static str, Engine),
     Folder,
 }
 
-impl Settings for PushEntry {
-    fn set(&mut self, folder: &Path, key: &str, value: &Value) -> Result<(), String> {
-        match key {
-            "name" => self.name = Some(name(text(value)?)?),
-            "kind" => self.kind = Some(kind(text(value)?)?),
-            "url" => self.url = Some(engine_url(text(value)?)?),
-            "tenant" => self.tenant = Some(header_text(text(value)?)?),
-            "username" => self.username = Some(username(text(value)?)?),
-            "password-file" => self.password_file = Some(path(folder, value)?),
-            "bearer-token-file" => self.bearer_token_file = Some(path(folder, value)?),
-            "authorities-file" => self.authorities = authorities(&path(folder, value)?)?,
-            "path" => self.path = Some(path(folder, value)?),
-            "keep-for" => self.keep_for = Some(age(value)?),
-            "keep-bytes" => self.keep_bytes = Some(size(value)?),
-            _ => {
-                return Err("no such setting; expected name, kind, url, tenant, username, \
-                             password-file, bearer-token-file or authorities-file, or for a folder \
-                             path, keep-for or keep-bytes"
-                    .into());
-            }
-        }
-        Ok(())
-    }
-}
-
 impl PushEntry {
-    fn push(self) -> Result<Push, String> {
+    fn push(self, folder: &Path) -> Result<Push, String> {
         let kind =
             self.kind.ok_or_else(|| format!("the push has no `kind`: expected {}", kinds()))?;
         let is_for_engine = self.url.is_some()
@@ -659,7 +486,7 @@ impl PushEntry {
             || self.username.is_some()
             || self.password_file.is_some()
             || self.bearer_token_file.is_some()
-            || !self.authorities.is_empty();
+            || self.authorities_file.is_some();
         let is_for_folder =
             self.path.is_some() || self.keep_for.is_some() || self.keep_bytes.is_some();
         let (usual_name, to) = match kind {
@@ -668,7 +495,7 @@ impl PushEntry {
             }
             Kind::Folder => {
                 let to = PushTo::Folder {
-                    path: self.path.ok_or("the folder has no `path`")?,
+                    path: below(folder, self.path).ok_or("the folder has no `path`")?,
                     keep_for: self.keep_for,
                     keep_bytes: self.keep_bytes,
                 };
@@ -678,7 +505,9 @@ impl PushEntry {
                 return Err("`path`, `keep-for` and `keep-bytes` are for kind = \"folder\"".into());
             }
             Kind::Engine(name, engine) => {
-                let login = match (self.username, self.password_file, self.bearer_token_file) {
+                let password = below(folder, self.password_file);
+                let token = below(folder, self.bearer_token_file);
+                let login = match (self.username, password, token) {
                     (None, None, None) => None,
                     (Some(username), Some(password_file), None) => {
                         Some(Login::Basic { username, password_file })
@@ -689,17 +518,75 @@ impl PushEntry {
                             .into(),
                     ),
                 };
+                let authorities = match self.authorities_file {
+                    Some(path) => authorities(&folder.join(path))?,
+                    None => Vec::new(),
+                };
                 let remote = Remote {
                     url: self.url.ok_or("the push has no `url`")?,
                     tenant: self.tenant,
                     login,
-                    authorities: self.authorities,
+                    authorities,
                 };
                 (name, PushTo::Engine(engine, remote))
             }
         };
         Ok(Push { name: self.name.unwrap_or_else(|| usual_name.into()), to })
     }
+}
+
+/// Functions for `deserialize_with`: texts that are checked. An error has the value's line.
+macro_rules! texts {
+    ($($function:ident: $to:ty = $check:ident),* $(,)?) => {
+        $(
+            fn $function<'de, D: Deserializer<'de>, T: From<$to>>(
+                value: D,
+            ) -> Result<T, D::Error> {
+                $check(&String::deserialize(value)?).map(T::from).map_err(D::Error::custom)
+            }
+        )*
+    };
+}
+
+texts!(
+    read_address: Address = address,
+    read_age: Duration = age,
+    read_engine_url: String = engine_url,
+    read_external_url: ExternalUrl = external_url,
+    read_header_text: String = header_text,
+    read_kind: Kind = kind,
+    read_listen: SocketAddr = listen,
+    read_mode: Mode = mode,
+    read_name: String = name,
+    read_seconds: Duration = seconds,
+    read_url: String = url,
+    read_username: String = username,
+);
+
+fn read_rate<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u64>, D::Error> {
+    let rate = f64::deserialize(value)?;
+    if (SLOWEST_HZ..=FASTEST_HZ).contains(&rate) {
+        Ok(Some((1e9 / rate).round() as u64))
+    } else {
+        Err(D::Error::custom(format!(
+            "expected a rate in samples per second, from {SLOWEST_HZ} to {FASTEST_HZ}, found {rate}"
+        )))
+    }
+}
+
+fn read_size<'de, D: Deserializer<'de>, T: From<u64>>(value: D) -> Result<T, D::Error> {
+    let found = i64::deserialize(value)?;
+    let bytes = u64::try_from(found).ok().filter(|bytes| *bytes >= MIN_FOLDER);
+    bytes.map(T::from).ok_or_else(|| {
+        D::Error::custom(format!("expected at least {MIN_FOLDER} bytes, found {found}"))
+    })
+}
+
+/// Labels, as Prometheus allows their names.
+fn read_labels<'de, D: Deserializer<'de>>(value: D) -> Result<BTreeMap<String, String>, D::Error> {
+    let found = BTreeMap::<String, String>::deserialize(value)?;
+    found.keys().try_for_each(|key| label_name(key).map(|_| ())).map_err(D::Error::custom)?;
+    Ok(found)
 }
 
 const ENGINES: &[(&str, Engine)] = &[
@@ -739,6 +626,16 @@ fn engine_url(found: &str) -> Result<String, String> {
         return Err(format!("expected a URL without `?` and `#`, found `{found}`"));
     }
     Ok(found.trim_end_matches('/').into())
+}
+
+fn external_url(found: &str) -> Result<ExternalUrl, String> {
+    let found = engine_url(found)?;
+    match found.split_once("://") {
+        Some((scheme, host)) if !host.contains('/') => {
+            Ok(ExternalUrl { scheme: scheme.into(), host: host.into() })
+        }
+        _ => Err(format!("expected a URL without a path, found `{found}`")),
+    }
 }
 
 /// The certificates of a PEM file.
@@ -789,17 +686,6 @@ pub(super) fn address(found: &str) -> Result<Address, String> {
     found.parse().map_err(|error| format!("{error}"))
 }
 
-/// Labels, as Prometheus allows their names.
-fn labels(value: &Value) -> Result<BTreeMap<String, String>, String> {
-    let table = value
-        .as_table()
-        .ok_or_else(|| format!("expected a table such as `{{ app = \"web\" }}`, found {value}"))?;
-    let label = |(key, value): (&String, &Value)| {
-        Ok((label_name(key)?.to_owned(), text(value)?.to_owned()))
-    };
-    table.iter().map(label).collect()
-}
-
 /// The name of a label: what both Prometheus and Pyroscope take.
 pub(super) fn label_name(found: &str) -> Result<&str, String> {
     let mut characters = found.chars();
@@ -817,17 +703,6 @@ pub(super) fn label_name(found: &str) -> Result<&str, String> {
         }
         _ if is_name => Ok(found),
         _ => Err(format!("expected a label's name of letters, digits and `_`, found `{found}`")),
-    }
-}
-
-fn text(value: &Value) -> Result<&str, String> {
-    value.as_str().ok_or_else(|| format!("expected text in quotes, found {value}"))
-}
-
-fn path(folder: &Path, value: &Value) -> Result<PathBuf, String> {
-    match text(value)? {
-        "" => Err("expected a path, found nothing".into()),
-        found => Ok(folder.join(found)),
     }
 }
 
@@ -856,43 +731,29 @@ fn without_password(url: &str) -> String {
     format!("{scheme}{after_scheme}{from_host}{query}")
 }
 
-fn period_ns(value: &Value) -> Result<u64, String> {
-    let rate = value.as_float().or(value.as_integer().map(|rate| rate as f64));
-    match rate {
-        Some(rate) if (SLOWEST_HZ..=FASTEST_HZ).contains(&rate) => Ok((1e9 / rate).round() as u64),
-        _ => Err(format!(
-            "expected a rate in samples per second, from {SLOWEST_HZ} to {FASTEST_HZ}, found \
-             {value}"
-        )),
-    }
+fn mode(found: &str) -> Result<Mode, String> {
+    let mode = Mode::from_str(found, false).ok().filter(|mode| !mode.is_heap());
+    mode.ok_or_else(|| format!("expected `cpu`, `wall` or `off-cpu`, found `{found}`"))
 }
 
-fn modes(found: &Value) -> String {
-    format!("expected \"cpu\", \"wall\" or \"off-cpu\", found {found}")
+fn listen(found: &str) -> Result<SocketAddr, String> {
+    found.parse().map_err(|_| {
+        format!("expected an IP address and a port such as `127.0.0.1:7780`, found `{found}`")
+    })
 }
 
 /// From a second to an hour.
-fn seconds(value: &Value) -> Result<Duration, String> {
-    let found = value.as_str().and_then(units::parse_duration);
-    match found {
+fn seconds(found: &str) -> Result<Duration, String> {
+    match units::parse_duration(found) {
         Some(time) if (1..=3600).contains(&time.as_secs()) => Ok(time),
-        _ => Err(format!("expected a time from \"1s\" to \"1h\", found {value}")),
+        _ => Err(format!("expected a time from `1s` to `1h`, found `{found}`")),
     }
 }
 
 /// At least a minute: files are of an hour each.
-fn age(value: &Value) -> Result<Duration, String> {
-    let found = value.as_str().and_then(units::parse_duration);
-    found.filter(|age| age.as_secs() >= 60).ok_or_else(|| {
-        format!("expected a time of at least \"1m\" such as \"168h\", found {value}")
-    })
-}
-
-fn size(value: &Value) -> Result<u64, String> {
-    let bytes = value.as_integer().and_then(|bytes| u64::try_from(bytes).ok());
-    bytes
-        .filter(|bytes| *bytes >= MIN_FOLDER)
-        .ok_or_else(|| format!("expected a number of bytes, at least {MIN_FOLDER}, found {value}"))
+fn age(found: &str) -> Result<Duration, String> {
+    let age = units::parse_duration(found).filter(|age| age.as_secs() >= 60);
+    age.ok_or_else(|| format!("expected a time of at least `1m` such as `168h`, found `{found}`"))
 }
 
 #[cfg(test)]
@@ -900,7 +761,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn parse(text: &str) -> Result<Config, ConfigError> {
+    fn parse(text: &str) -> Result<Config, Mistake> {
         Config::parse(Path::new("etc/fleet.toml"), text)
     }
 
@@ -919,82 +780,84 @@ mod tests {
         assert_eq!((guest.how.period_ns, guest.how.mode), (20_408_163, Mode::Wall));
         let labels = [("app", "b"), ("zone", "a")].map(|(k, v)| (k.into(), v.into()));
         assert_eq!(guest.labels, labels.into());
+        assert_eq!(config.collect.spool, Path::new("etc/spool"));
     }
 
-    /// A guest whose key is misspelt is not asked without one.
+    /// A guest whose key is misspelt is not asked without one, and a profile does not go elsewhere.
     #[test]
-    fn an_entry_with_a_mistake_is_left_out_and_told_with_its_line() {
-        for (settings, told) in [
-            ("keyfile = \"key\"", "`keyfile`: no such setting"),
-            ("rate = 1e-300", "`rate`: expected a rate"),
-            ("mode = \"cpus\"", "`mode`: expected"),
-            ("labels = { vcpu = \"1\" }", "`labels`: the label `vcpu`"),
-            ("file = \"x\"", "belong below [[targets]]"),
+    fn a_mistake_is_told_with_its_line() {
+        let url = "url = \"http://a\"";
+        let push = |settings: &str| format!("[[push]]\n{settings}\n");
+        for (line, text, told) in [
+            (4, guest("keyfile = \"key\""), "unknown field `keyfile`, expected one of `name`"),
+            (4, guest("rate = 1e-300"), "expected a rate"),
+            (4, guest("mode = \"cpus\""), "expected `cpu`"),
+            (4, guest("labels = { vcpu = \"1\" }"), "the label `vcpu`"),
+            (1, guest("file = \"x\""), "belong below [[targets]]"),
+            (5, guest("") + &guest(""), "a guest above is named `web` too"),
+            (2, "[[guests]]\nname = \"db\naddress = \"10.0.0.6\"\n".into(), "invalid basic string"),
+            (1, "[[guest]]\nname = \"db\"\n".into(), "unknown field `guest`"),
+            (1, "[defaults]\nname = \"db\"\n".into(), "have no default"),
+            (2, "[defaults]\nrate = 0\n".into(), "expected a rate"),
+            (2, "[serve]\nlisten = \"all\"\n".into(), "expected an IP address and a port"),
+            (2, "[serve]\nevery = \"0s\"\n".into(), "expected a time from"),
+            (2, "[serve]\nexternal-url = \"https://a/b\"\n".into(), "a URL without a path"),
+            (2, "[collect]\nspool-bytes = 1\n".into(), "expected at least 1048576 bytes"),
+            (1, "[[targets]]\nfile = \"a\"\nurl = \"http://a\"\n".into(), "either `file` or"),
+            (1, push(url), "the push has no `kind`: expected \"pyroscope\", \"parca\", "),
+            (1, push("kind = \"parca\""), "the push has no `url`"),
+            (2, push("kind = \"loki\""), "expected \"pyroscope\", \"parca\", "),
+            (2, push("url = \"a:4040\"\nkind = \"parca\""), "expected http://"),
+            (2, push("url = \"http://a?b\"\nkind = \"parca\""), "expected a URL without"),
+            (2, push("url = \"http:///b\"\nkind = \"parca\""), "expected http://"),
+            (2, push("tenant = \"a b\"\nkind = \"parca\""), "expected printable"),
+            (2, push("username = \"a:b\"\nkind = \"parca\""), "expected a name"),
+            (1, push(&format!("kind = \"parca\"\n{url}\nusername = \"a\"")), "password-file"),
+            (
+                1,
+                push(&format!(
+                    "kind = \"parca\"\n{url}\nbearer-token-file = \"a\"\npassword-file = \"b\""
+                )),
+                "alone",
+            ),
+            (1, push(&format!("kind = \"parca\"\n{url}\npath = \"a\"")), "are for kind"),
+            (1, push(&format!("kind = \"folder\"\n{url}")), "a folder has only"),
+            (
+                1,
+                push(&format!("kind = \"parca\"\n{url}\nauthorities-file = \"none\"")),
+                "etc/none: ",
+            ),
+            (1, push("kind = \"folder\""), "no `path`"),
+            (3, push("kind = \"folder\"\nkeep-for = \"1s\""), "expected a time of at least"),
+            (3, push("kind = \"folder\"\nkeep-bytes = -1"), "expected at least"),
+            (3, push("kind = \"folder\"\nkeep = 1"), "unknown field `keep`"),
+            (
+                4,
+                push(&format!("kind = \"parca\"\n{url}")).repeat(2),
+                "a push above is named `parca` too",
+            ),
         ] {
-            let config = parse(&guest(settings)).unwrap();
-            assert!(config.guests.is_empty(), "{settings}");
-            let mistake = config.mistakes[0].to_string();
-            let line = if told.starts_with("belong") { 1 } else { 4 };
+            let mistake = parse(&text).unwrap_err().to_string();
             let place = format!("etc/fleet.toml:{line}: ");
-            assert!(mistake.starts_with(&place) && mistake.contains(told), "{mistake}");
-        }
-        let two = parse(&(guest("") + &guest(""))).unwrap();
-        assert_eq!((two.guests.len(), two.mistakes.len()), (1, 1));
-    }
-
-    /// A quotation mark that is forgotten takes one guest out of the fleet, and not all.
-    #[test]
-    fn an_entry_that_is_no_toml_is_left_out_and_told_with_its_line() {
-        let good = guest("labels = { app = \"a\" }");
-        let at = good.matches('\n').count();
-        for (broken, line) in [
-            ("[[guests]]\nname = \"db\naddress = \"10.0.0.6\"\n", 2),
-            ("[[guests]]\nname = \"db\"\naddress 10.0.0.6\n", 3),
-            ("[[guests]\nname = \"db\"\naddress = \"10.0.0.6\"\n", 1),
-            ("[[guest]]\nname = \"db\"\n", 1),
-            ("[[push]]\nkind = parca\n", 2),
-            ("[[targets]]\n[targets.labels\nzone = \"a\"\n", 2),
-        ] {
-            let other = "[[guests]]\nname = \"cache\"\naddress = \"10.0.0.7\"\n";
-            let config = parse(&[&good, broken, other].concat()).unwrap();
-            let names: Vec<&str> = config.guests.iter().map(|it| &*it.name).collect();
-            assert_eq!(names, ["web", "cache"], "{broken}");
-            let lines: Vec<_> = config.mistakes.iter().map(|it| it.line).collect();
-            assert_eq!(lines, [Some(at + line)], "{broken}{:?}", config.mistakes);
-            let is_push = broken.starts_with("[[push");
-            assert_eq!(config.wrong_push.is_some(), is_push, "{broken}");
-        }
-        // What is asked without its key would be another fleet.
-        for wrong in ["[defaults\nkey-file = \"key\"\n", "[serve]\nlisten = \"\n", "[[other]]\n"] {
-            let error = parse(&(good.clone() + wrong)).unwrap_err().to_string();
-            assert!(error.starts_with("etc/fleet.toml:"), "{error}");
+            assert!(mistake.starts_with(&place) && mistake.contains(told), "{text}{mistake}");
         }
     }
 
     #[test]
     fn passwords_in_urls_are_not_shown() {
-        let entry = |url: &str| parse(&format!("[[targets]]\nurl = \"{url}\"\n")).unwrap();
-        let place = &entry("https://me:secret@sd.example:8443/a?token=secret").targets[0].place;
-        assert_eq!(place.to_string(), "https://sd.example:8443/a?...");
-        for url in ["ftp://me:secret@sd.example", "me:secret@sd.example", "http://me:secret@"] {
-            let config = entry(url);
-            let mistake = config.mistakes[0].to_string();
-            assert!(mistake.contains("and a host, found"), "{mistake}");
-            assert!(!mistake.contains("secret"), "{mistake}");
-        }
-        let text = "[[targets]]\nurl = \"http://me:secret@sd.example\n";
-        let mistake = parse(text).unwrap().mistakes[0].to_string();
-        assert!(mistake.starts_with("etc/fleet.toml:2: "), "{mistake}");
-        assert!(!mistake.contains("secret"), "{mistake}");
-    }
-
-    #[test]
-    fn half_of_what_all_have_in_common_is_an_error() {
-        for text in
-            ["[defaults]\nrate = 0\n", "[serve]\nlisten = \"all\"\n", "[serve]\nevery = \"0s\"\n"]
-        {
-            let error = parse(&(text.to_owned() + &guest(""))).unwrap_err();
-            assert!(error.to_string().starts_with("etc/fleet.toml:2: "), "{error}");
+        let entry = |url: &str| parse(&format!("[[targets]]\nurl = \"{url}\"\n"));
+        let config = entry("https://me:secret@sd.example:8443/a?token=secret").unwrap();
+        assert_eq!(config.targets[0].place.to_string(), "https://sd.example:8443/a?...");
+        let push = "[[push]]\nkind = \"parca\"\nurl = \"http://me:secret@a\"\n";
+        for (found, told) in [
+            (entry("ftp://me:secret@sd.example"), "and a host, found"),
+            (entry("me:secret@sd.example"), "and a host, found"),
+            (entry("http://me:secret@"), "and a host, found"),
+            (parse("[[targets]]\nurl = \"http://me:secret@sd.example\n"), "etc/fleet.toml:2: "),
+            (parse(push), "a URL has no user"),
+        ] {
+            let mistake = found.unwrap_err().to_string();
+            assert!(mistake.contains(told) && !mistake.contains("secret"), "{mistake}");
         }
     }
 
@@ -1007,7 +870,6 @@ mod tests {
             [[push]]\nkind = \"folder\"\npath = \"kept\"\nkeep-for = \"7 days\"\nkeep-bytes = \
             1_000_000_000\n";
         let config = parse(text).unwrap();
-        assert_eq!(config.mistakes, []);
         let remote = |url: &str, tenant: Option<&str>, login| {
             let (url, tenant) = (url.into(), tenant.map(Into::into));
             let login = Some(login);
@@ -1028,59 +890,5 @@ mod tests {
         ];
         let found = config.push.into_iter().map(|push| (push.name, push.to));
         assert!(found.eq(expected.map(|(name, to)| (name.to_owned(), to))));
-    }
-
-    /// What a push was told wrong is not half used: a profile would go elsewhere, or without a
-    /// name.
-    #[test]
-    fn a_push_with_a_mistake_is_left_out_and_told_with_its_line() {
-        let url = "url = \"http://a\"";
-        for (line, settings, told) in [
-            (
-                1,
-                "url = \"http://a\"",
-                "the push has no `kind`: expected \"pyroscope\", \"parca\", ",
-            ),
-            (1, "kind = \"parca\"", "the push has no `url`"),
-            (2, "kind = \"loki\"", "`kind`: expected \"pyroscope\", \"parca\", "),
-            (2, "url = \"a:4040\"\nkind = \"parca\"", "`url`: expected http://"),
-            (2, "url = \"http://a?b\"\nkind = \"parca\"", "`url`: expected a URL without"),
-            (2, "url = \"http:///b\"\nkind = \"parca\"", "`url`: expected http://"),
-            (2, "tenant = \"a b\"\nkind = \"parca\"", "`tenant`: expected printable"),
-            (2, "username = \"a:b\"\nkind = \"parca\"", "`username`: expected a name"),
-            (1, &format!("kind = \"parca\"\n{url}\nusername = \"a\""), "with `password-file`"),
-            (
-                1,
-                &format!(
-                    "kind = \"parca\"\n{url}\nbearer-token-file = \"a\"\npassword-file = \"b\""
-                ),
-                "alone",
-            ),
-            (1, &format!("kind = \"parca\"\n{url}\npath = \"a\""), "are for kind"),
-            (1, &format!("kind = \"folder\"\n{url}"), "a folder has only"),
-            (2, "authorities-file = \"none\"\nkind = \"parca\"", "`authorities-file`: etc/none: "),
-            (1, "kind = \"folder\"", "no `path`"),
-            (3, "kind = \"folder\"\nkeep-for = \"1s\"", "`keep-for`: expected a time"),
-            (3, "kind = \"folder\"\nkeep-bytes = -1", "`keep-bytes`: expected a number of bytes"),
-            (3, "kind = \"folder\"\nkeep = 1", "`keep`: no such setting"),
-        ] {
-            let config = parse(&format!("[[push]]\n{settings}\n")).unwrap();
-            assert_eq!(config.push, [], "{settings}");
-            let mistake = config.mistakes[0].to_string();
-            let place = format!("etc/fleet.toml:{line}: ");
-            assert!(mistake.starts_with(&place) && mistake.contains(told), "{mistake}");
-        }
-        let one = "[[push]]\nkind = \"parca\"\nurl = \"http://a\"\n";
-        let two = parse(&one.repeat(2)).unwrap();
-        assert_eq!((two.push.len(), two.mistakes.len()), (1, 1));
-        let told = two.mistakes[0].to_string();
-        assert!(told.contains("a push above is named `parca` too"), "{told}");
-    }
-
-    #[test]
-    fn a_password_in_a_url_is_not_told() {
-        let text = "[[push]]\nkind = \"parca\"\nurl = \"http://me:secret@a\"\n";
-        let told = parse(text).unwrap().mistakes[0].to_string();
-        assert!(told.contains("a URL has no user") && !told.contains("secret"), "{told}");
     }
 }

@@ -12,19 +12,21 @@
 //! | `GET /guests/NAME/recent?seconds=N` | the page of the last N seconds of the recording that always runs in the guest |
 //!
 //! `HEAD` of a profile records nothing. What fails is told as text: 400 for a request that makes no
-//! sense, 401 and 403 for a missing token, 404 for a guest or profile that there is not, 429 where
-//! as many profiles are being taken as may be, 503 for a guest that is down.
+//! sense, 403 for one of another site's page, 404 for a guest or profile that there is not, 429
+//! where as many profiles are being taken as may be, 503 for a guest that is down.
+//!
+//! Encryption and authentication are a proxy's in front.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use axum::Router;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Extension, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use unikprof_client::printable::Printable;
@@ -32,24 +34,22 @@ use unikprof_client::record::{Mode, RecordError, RecordingStatus};
 use unikprof_client::report::Format;
 use unikprof_client::report::served_page;
 
+use super::config::ExternalUrl;
 use super::member::{Answer, GuestError, LOADS, Load, Member, PROFILES_AT_ONCE, Running, log};
 use super::metrics;
 use super::push;
 use super::roster::Roster;
-use super::serve::Connection;
 use super::take;
-use super::tokens::{Right, TokenFiles};
 
 /// What requests are answered from.
 pub(super) struct Service {
     pub(super) roster: Roster,
-    pub(super) tokens: TokenFiles,
     /// The longest profile that a request may ask for.
     pub(super) longest: Duration,
     /// How often each guest is asked for its state.
     pub(super) every: Duration,
-    /// How it is asked.
-    pub(super) scheme: &'static str,
+    /// How others reach it.
+    pub(super) external: Option<ExternalUrl>,
 }
 
 /// How long a profile is if the request does not say so, as in Go's own servers.
@@ -85,61 +85,31 @@ pub(super) fn router(service: Arc<Service>) -> Router {
                  /guests/NAME/debug/pprof/profile",
             )
         })
-        .layer(middleware::from_fn_with_state(service.clone(), authorize))
+        .layer(middleware::from_fn_with_state(service.clone(), reject_other_sites))
         .with_state(service)
 }
 
-/// Lets a request through that has a token, or where there are none, that comes from no other
-/// site's page.
-async fn authorize(
+/// Rejects what another site's page has a browser ask for.
+async fn reject_other_sites(
     State(service): State<Arc<Service>>,
-    mut request: Request,
+    request: Request,
     next: Next,
 ) -> Response {
-    let headers = request.headers();
-    if service.tokens.now().is_empty() && !is_local(headers) {
-        return refuse(
-            StatusCode::FORBIDDEN,
-            "without tokens, only requests to an IP address or localhost, and from no other site's \
-             page, are answered",
-        )
-        .into_response();
+    let external = service.external.as_ref().map(|external| external.host.as_str());
+    if is_own(request.headers(), external) {
+        return next.run(request).await;
     }
-    let needed = match request.uri().path().split('/').nth(3) {
-        // What is asked of one guest.
-        Some(_) => Right::Control,
-        // A browser shows a page before it can have a token; it tells nothing of the fleet.
-        None if request.uri().path() == "/" => return next.run(request).await,
-        None => Right::View,
-    };
-    let right = service.tokens.now().right(headers);
-    match right {
-        None => {
-            let mut answer =
-                refuse(StatusCode::UNAUTHORIZED, "expected a bearer token that this server knows")
-                    .into_response();
-            let scheme = HeaderValue::from_static("Bearer");
-            answer.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
-            answer
-        }
-        Some(right) if right < needed => refuse(
-            StatusCode::FORBIDDEN,
-            "the token permits to look, not to record: use one of `control-tokens`",
-        )
-        .into_response(),
-        Some(right) => {
-            if let Some(connection) = request.extensions().get::<Arc<Connection>>() {
-                connection.permit();
-            }
-            request.extensions_mut().insert(right);
-            next.run(request).await
-        }
-    }
+    refuse(
+        StatusCode::FORBIDDEN,
+        "expected a request to an IP address, localhost or the host of `external-url`, and from no \
+         other site's page",
+    )
+    .into_response()
 }
 
 /// Whether a request was not made by a page of another site, or under another site's name that
 /// leads here.
-fn is_local(headers: &HeaderMap) -> bool {
+fn is_own(headers: &HeaderMap, external: Option<&str>) -> bool {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let host = text(header::HOST).unwrap_or_default();
     let name = match host.strip_prefix('[') {
@@ -147,11 +117,14 @@ fn is_local(headers: &HeaderMap) -> bool {
         None => host.split(':').next(),
     };
     let name = name.unwrap_or_default();
-    let is_here = name == "localhost" || name.parse::<std::net::IpAddr>().is_ok();
+    let is_external = |found: &str| external == Some(found);
+    let is_here =
+        name == "localhost" || name.parse::<std::net::IpAddr>().is_ok() || is_external(host);
     let site = text(header::HeaderName::from_static("sec-fetch-site"));
     // Browsers that do not tell the site tell the page's origin.
     let origin = text(header::ORIGIN).and_then(|origin| origin.split_once("://"));
-    let is_own = text(header::ORIGIN).is_none() || origin.is_some_and(|(_, origin)| origin == host);
+    let is_own = text(header::ORIGIN).is_none()
+        || origin.is_some_and(|(_, origin)| origin == host || is_external(origin));
     is_here && is_own && !matches!(site, Some("cross-site" | "same-site"))
 }
 
@@ -175,14 +148,10 @@ async fn get_page() -> Response {
     (headers, page.as_str()).into_response()
 }
 
-async fn get_guests(
-    State(service): State<Arc<Service>>,
-    Extension(right): Extension<Right>,
-) -> Response {
+async fn get_guests(State(service): State<Arc<Service>>) -> Response {
     let members = service.roster.members();
     let guests: Vec<Value> = members.iter().map(|member| guest(member)).collect();
     let answer = json!({
-        "may_record": right >= Right::Control,
         "longest_seconds": service.longest.as_secs(),
         "every_seconds": service.every.as_secs_f64(),
         "history_length": LOADS,
@@ -192,15 +161,19 @@ async fn get_guests(
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// Where a scraper finds each guest's profiles: at the address by which it has found this server,
-/// below a path that Alloy takes from `__profile_path_prefix__`, and Parca by a rule.
+/// Where a scraper finds each guest's profiles: at the external URL, or the address by which it has
+/// found this server, below a path that Alloy takes from `__profile_path_prefix__`, and Parca by a rule.
 async fn get_targets(State(service): State<Arc<Service>>, headers: HeaderMap) -> Response {
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
+    let (scheme, host) = match &service.external {
+        Some(external) => (external.scheme.as_str(), Some(external.host.as_str())),
+        None => ("http", host),
+    };
     let target = |member: &Arc<Member>| {
         let guest = &member.guest;
         let mut labels = guest.labels.clone();
         labels.insert("__profile_path_prefix__".into(), format!("/guests/{}", guest.name));
-        labels.insert("__scheme__".into(), service.scheme.into());
+        labels.insert("__scheme__".into(), scheme.into());
         labels.insert("instance".into(), guest.name.clone());
         labels.insert("service_name".into(), push::service_name(guest));
         json!({ "targets": [host], "labels": labels })

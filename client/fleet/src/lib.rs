@@ -28,8 +28,6 @@ mod serve;
 mod shard;
 mod take;
 mod targets;
-mod tls;
-mod tokens;
 
 pub(crate) use collect::{Audit, CollectError, collect};
 pub(crate) use config::Config;

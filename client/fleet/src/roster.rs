@@ -68,15 +68,14 @@ impl Roster {
             has_ended: AtomicBool::new(false),
             source: Mutex::new(Source::new(config, shard)),
         };
-        roster.refresh(false, Vec::new());
+        roster.refresh(false);
         roster
     }
 
-    /// Follows the files and lists until `ended`, and other files with `others`, which answers what
-    /// is wrong with them.
-    pub(super) fn follow(&self, ended: &Interrupt, others: impl Fn() -> Vec<String>) {
+    /// Follows the files and lists until `ended`.
+    pub(super) fn follow(&self, ended: &Interrupt) {
         while ended.sleep_until(deadline::after(FILES_EVERY), Interrupt::stop) {
-            self.refresh(true, others());
+            self.refresh(true);
         }
     }
 
@@ -100,7 +99,8 @@ impl Roster {
         }
     }
 
-    fn refresh(&self, again: bool, mut problems: Vec<String>) {
+    fn refresh(&self, again: bool) {
+        let mut problems = Vec::new();
         let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
         if again {
             match Config::read(&self.path) {
@@ -119,12 +119,10 @@ impl Roster {
                     }
                     before.guests = config.guests;
                     before.targets = config.targets;
-                    before.mistakes = config.mistakes;
                 }
                 Err(error) => problems.push(format!("{error}; the guests before are kept")),
             }
         }
-        problems.extend(source.config.mistakes.iter().map(ToString::to_string));
         let wanted = source.wanted(&mut problems);
         problems.extend(wanted.values().filter_map(missing_files));
         let lists: BTreeSet<Place> =
@@ -232,9 +230,8 @@ impl Source {
 
 /// The guests that the file and its lists have now, by name, and what is wrong with others.
 pub(super) fn listed_now(config: Config) -> (Vec<Guest>, Vec<String>) {
-    let mut source = Source::new(config, Shard::ALL);
-    let mut problems = source.config.mistakes.iter().map(ToString::to_string).collect();
-    let guests = source.wanted(&mut problems).into_values().collect();
+    let mut problems = Vec::new();
+    let guests = Source::new(config, Shard::ALL).wanted(&mut problems).into_values().collect();
     (guests, problems)
 }
 
@@ -316,8 +313,25 @@ mod tests {
         assert_eq!(fleet.starts(), 1);
         fleet.roster.end();
         fs::write(&fleet.path, guest("db")).unwrap();
-        fleet.roster.refresh(true, Vec::new());
+        fleet.roster.refresh(true);
         assert_eq!(fleet.starts(), 1);
+    }
+
+    #[test]
+    fn a_file_with_a_mistake_changes_nothing() {
+        let guest = |name, rate| {
+            format!("[[guests]]\nname = \"{name}\"\naddress = \"10.0.0.5\"\nrate = {rate}\n")
+        };
+        let fleet = Fleet::new(&guest("web", 97), false);
+        fs::write(&fleet.path, guest("db", 97) + &guest("cache", 0)).unwrap();
+        fleet.roster.refresh(true);
+        let names = || fleet.roster.members().iter().map(|it| it.guest.name.clone()).collect();
+        let names: [Vec<String>; 2] = [names(), {
+            fs::write(&fleet.path, guest("db", 97)).unwrap();
+            fleet.roster.refresh(true);
+            names()
+        }];
+        assert_eq!(names, [["web"], ["db"]]);
     }
 
     #[test]
@@ -330,7 +344,7 @@ mod tests {
             ("[[push]]", "kind = \"folder\"\npath = \"recordings\""),
         ] {
             fs::write(&fleet.path, format!("{table}\n{rest}{LIST}")).unwrap();
-            fleet.roster.refresh(true, Vec::new());
+            fleet.roster.refresh(true);
             let source = fleet.roster.source.lock().unwrap();
             let told = source.told.iter().filter(|it| it.contains("has changed"));
             let expected =

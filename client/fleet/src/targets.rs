@@ -11,7 +11,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::config::{Guest, Mistake, Place, TargetSource, address, label_name, name};
 
@@ -45,23 +44,19 @@ impl TargetSource {
         Ok(bytes)
     }
 
-    /// The guests of a list that was read, and what is wrong with the others.
+    /// The guests of a list that was read, and what is wrong with the targets that are left out.
     pub(super) fn parse(&self, bytes: &[u8]) -> Result<(Vec<Guest>, Vec<Mistake>), Mistake> {
-        let groups: Vec<Value> = serde_json::from_slice(bytes).map_err(|error| {
+        let groups: Vec<Group> = serde_json::from_slice(bytes).map_err(|error| {
             let text = format!("expected a JSON array of groups with `targets`: {error}");
             self.mistake(Some(error.line()), text)
         })?;
         let (mut guests, mut mistakes) = (Vec::new(), Vec::new());
-        for (at, group) in groups.into_iter().enumerate() {
-            let wrong = |text| self.mistake(None, format!("group {}: {text}", at + 1));
-            match serde_json::from_value::<Group>(group) {
-                Err(error) => mistakes.push(wrong(error.to_string())),
-                Ok(group) => {
-                    for target in &group.targets {
-                        match self.guest(target, &group.labels) {
-                            Ok(guest) => guests.push(guest),
-                            Err(text) => mistakes.push(wrong(text)),
-                        }
+        for (at, group) in groups.iter().enumerate() {
+            for target in &group.targets {
+                match self.guest(target, &group.labels) {
+                    Ok(guest) => guests.push(guest),
+                    Err(text) => {
+                        mistakes.push(self.mistake(None, format!("group {}: {text}", at + 1)));
                     }
                 }
             }
@@ -134,7 +129,6 @@ mod tests {
     fn a_wrong_target_leaves_the_others_alone() {
         let list = br#"[
             {"targets": ["10.0.0.5:7777", "10.0.0.6:x"], "labels": {"app": "db", "__meta_az": "a"}},
-            {"labels": {}},
             {"targets": ["10.0.0.7"], "labels": {"instance": "seven", "zone": "b"}, "other": 1}
         ]"#;
         let (guests, mistakes) = source().parse(list).unwrap();
@@ -145,12 +139,12 @@ mod tests {
         assert_eq!(guests[1].labels, of_seven.into());
         let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
         assert!(texts[0].starts_with("guests.json: group 1: expected a port"), "{texts:?}");
-        assert!(texts[1].starts_with("guests.json: group 2: missing field `targets`"), "{texts:?}");
     }
 
     #[test]
     fn what_is_no_list_is_told_with_its_line() {
-        let error = source().parse(b"[\n{]").unwrap_err();
-        assert_eq!(error.line, Some(2));
+        for list in ["[\n{]", "[{\"targets\": []},\n{\"labels\": {}}]"] {
+            assert_eq!(source().parse(list.as_bytes()).unwrap_err().line, Some(2), "{list}");
+        }
     }
 }

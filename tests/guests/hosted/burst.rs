@@ -32,21 +32,6 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A burst at the beginning, then only usual work.
-pub(crate) fn once(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
-    let _vcpu = guest.register_thread()?;
-    let agent = guest.agent();
-    let batch = agent.event_name("batch")?;
-    let mut state = phase(1, stop, usual);
-    let span = agent.span(batch);
-    state = phase(state, stop, burst);
-    drop(span);
-    while !stop.is_set() {
-        state = phase(state, stop, usual);
-    }
-    Ok(())
-}
-
 fn phase(mut state: u64, stop: &Stop, work: fn(u64) -> u64) -> u64 {
     let end = Instant::now() + PHASE;
     let mut done = 0;

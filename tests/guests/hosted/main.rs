@@ -26,7 +26,6 @@ mod events;
 mod health;
 mod heap;
 mod idle;
-mod late;
 mod registration;
 mod service;
 mod shares;
@@ -47,12 +46,10 @@ use unikprof_agent::{Access, BootRecording};
 
 use stop::Stop;
 
-const LOADS: [(&str, u32, Load); 23] = [
+const LOADS: [(&str, u32, Load); 21] = [
     ("shares", 1, shares::run),
-    ("late", 1, late::run),
     ("burst", 1, burst::run),
     ("clock", 1, clock::run),
-    ("once", 1, burst::once),
     ("waits", 1, waits::run),
     ("contended", 1, contended::run),
     ("events", 1, events::run),
@@ -80,9 +77,6 @@ static HEAP: Sampled<System, Hosted> = Sampled::new(System);
 /// The variable with the path of a caller table file, used instead of a linked table.
 const CALLERS_VARIABLE: &str = "UNIKPROF_TEST_CALLERS";
 
-/// The variable with the size of the caller table's block in bytes, if it differs from the default.
-const CALLER_BYTES_VARIABLE: &str = "UNIKPROF_TEST_CALLER_BYTES";
-
 type Load = fn(&Guest, &Stop) -> Result<(), Box<dyn Error>>;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -103,18 +97,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         None => None,
     };
     let usual = Config::new(Access::Open);
-    let caller_table_bytes = match std::env::var(CALLER_BYTES_VARIABLE) {
-        Ok(bytes) => bytes.parse()?,
-        // A debug build of this program has 110,000 rows, 1.1 MB, the C library included.
-        Err(_) => 4 << 20,
-    };
     let listen = match listen {
         Some(address) => Listen::Address(address.parse()?),
         None => usual.listen,
     };
     let guest = hosted::start(Config {
         vcpus: *vcpus,
-        caller_table_bytes,
+        // A debug build of this program has 110,000 rows, 1.1 MB, the C library included.
+        caller_table_bytes: 4 << 20,
         memory_bytes: match name.as_str() {
             // The endless load must be able to fill it.
             "churn" => 1 << 20,

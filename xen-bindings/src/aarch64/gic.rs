@@ -49,13 +49,13 @@ pub struct Gic(Registers);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Interrupt {
-    /// What was read, which has the sending processor in version 2.
+    /// The value read, which has the sending processor in version 2.
     raw: u32,
     number: u32,
 }
 
 impl Interrupt {
-    /// What was read from a controller whose numbers have so many bits; `None` if nothing is
+    /// The interrupt read from a controller whose numbers have so many bits; `None` if nothing is
     /// pending.
     fn new(raw: u32, bits: u32) -> Option<Self> {
         let number = raw & ((1 << bits) - 1);

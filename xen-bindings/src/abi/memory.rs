@@ -7,7 +7,7 @@ pub const CURRENT_RESERVATION: u32 = 3;
 /// `XENMEM_add_to_physmap`.
 pub const ADD_TO_PHYSMAP: u32 = 7;
 
-/// What to map (`XENMAPSPACE_*`).
+/// The kinds of pages to map (`XENMAPSPACE_*`).
 pub mod space {
     /// The shared information page.
     pub const SHARED_INFO: u32 = 0;

@@ -59,7 +59,7 @@ layout!(TxRequest, size 12, grant @ 0, offset @ 4, flags @ 6, id @ 8, size @ 10)
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxResponse {
-    /// Of the request.
+    /// The id of the request.
     pub id: u16,
     /// `RSP_*`.
     pub status: i16,
@@ -83,7 +83,7 @@ layout!(RxRequest, size 8, id @ 0, grant @ 4);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RxResponse {
-    /// Of the request.
+    /// The id of the request.
     pub id: u16,
     /// Where in the page the packet begins.
     pub offset: u16,

@@ -23,7 +23,7 @@ pub(crate) unsafe trait Operation {
     const NUMBER: u32;
     /// Its first argument.
     const COMMAND: u32;
-    /// What the address points to.
+    /// The type that the address points to.
     type Argument;
 }
 

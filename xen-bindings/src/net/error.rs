@@ -31,7 +31,7 @@ pub enum NetError {
     },
     /// The backend cannot copy received frames, which this crate asks for.
     NoReceiveCopy,
-    /// What the tools wrote about the device makes no sense.
+    /// The tools' settings of the device make no sense.
     Configuration(&'static str),
     /// Xenstore failed.
     Store(StoreError),

@@ -18,7 +18,7 @@ const TIMEOUT_NS: u64 = 10_000_000_000;
 /// The watch used while waiting.
 const WATCH: WatchId = WatchId::new(63).unwrap();
 
-/// What was agreed.
+/// The settings that both ends agreed on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Connection {
     pub(super) port: Port,

@@ -27,11 +27,11 @@ pub struct MemoryRange {
     pub start: u64,
     /// Bytes.
     pub len: u64,
-    /// What it is for.
+    /// The range's use.
     pub kind: MemoryKind,
 }
 
-/// What a range of memory is for.
+/// The use of a range of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
     /// Usable.

@@ -35,7 +35,7 @@ pub enum StoreError {
     Notify(Errno),
 }
 
-/// What xenstore sent that it must not.
+/// Invalid data from xenstore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProtocolError {

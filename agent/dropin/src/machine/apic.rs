@@ -229,7 +229,7 @@ impl Apic {
         }
     }
 
-    /// What the timer is, for the line on the console.
+    /// The timer's kind, for the line on the console.
     pub(crate) fn kind(&self) -> &'static str {
         match (self.by_tsc, self.registers) {
             (true, Registers::Page(_)) => "TSC deadline",

@@ -48,7 +48,7 @@ static VCPU_LEAF: AtomicU32 = AtomicU32::new(0);
 /// The guest's handler of events.
 pub(super) static GUESTS_HANDLER: AtomicU64 = AtomicU64::new(0);
 
-/// What was interrupted. The entry restores all of it.
+/// The interrupted registers. The entry restores all of them.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Saved {

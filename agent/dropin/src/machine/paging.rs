@@ -106,7 +106,7 @@ impl<R: Fn(u64) -> Option<u64>> PageTables<R> {
 
 /// Where Xen copies pages of the tables to be read, one for each level.
 static COPIED: [PageMemory; 4] = [const { PageMemory::new() }; 4];
-/// What the copy is tried with.
+/// The value that the copy is tried with.
 const PATTERN: u64 = 0x756e_696b_7072_6f66;
 
 /// The tables in use, which the guest need not map: Xen copies them, page by page. `None` if the

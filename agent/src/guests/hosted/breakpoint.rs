@@ -14,7 +14,7 @@ use crate::Breakpoint;
 /// The code of a signal for `int3` (Linux, include/uapi/asm-generic/siginfo.h).
 const SI_KERNEL: c_int = 0x80;
 
-/// What handled the signal before.
+/// The signal's previous handler.
 static BEFORE: OnceLock<sigaction> = OnceLock::new();
 
 /// Installs the handler. It runs on the thread's alternate stack with all signals blocked: a signal

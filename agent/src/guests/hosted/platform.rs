@@ -411,7 +411,7 @@ unsafe impl Platform for Hosted {
     }
 }
 
-/// What another thread sees of a vCPU's times.
+/// A vCPU's times, as another thread reads them.
 enum Look {
     /// At this time of the clock.
     At { now_ns: u64, not_blocked_ns: u64 },

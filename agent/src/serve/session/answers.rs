@@ -34,7 +34,7 @@ pub(super) struct Share {
     folds: u64,
 }
 
-/// What is sent next.
+/// The next part to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
     Head,

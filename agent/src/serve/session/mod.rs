@@ -74,7 +74,7 @@ enum Phase {
     GivenUp,
 }
 
-/// What is sent next of an answer with several frames.
+/// The next part of an answer with several frames.
 #[derive(Clone, Copy, Debug, Default)]
 enum Series {
     #[default]
@@ -93,7 +93,7 @@ enum Series {
 pub(crate) struct Session {
     phase: Phase,
     series: Series,
-    /// What is sent next of an answer about the rings.
+    /// The next part of an answer about the rings.
     ring: Option<Answer>,
     /// The request at the front of the input had the result [`Outcome::NotYet`].
     again: bool,

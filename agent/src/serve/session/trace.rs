@@ -12,7 +12,7 @@ use super::{Context, OUTPUT, Series, Session};
 /// The maximum length of a frame of totals or callers without its payload.
 const OVERHEAD: usize = HEADER + 40;
 
-/// What is sent next of an answer about the trace.
+/// The next part of an answer about the trace.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
     /// The refusals of the functions from `first` on.

@@ -26,8 +26,7 @@ Answers HTTP requests until Ctrl-C:
 
 fleet.toml, of which only `name` and `address` are required:
   [serve]
-  listen = \"127.0.0.1:7780\"    # elsewhere only with tokens
-  control-tokens = \"tokens\"    # a file, a bearer token a line
+  listen = \"127.0.0.1:7780\"    # TLS and authentication: a proxy in front
   longest = \"60s\"              # the limit of `seconds`
 
   [defaults]

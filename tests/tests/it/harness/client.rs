@@ -306,12 +306,6 @@ impl RunningClient {
         assert!(sent.success());
     }
 
-    /// Kills it, leaving it no time for anything.
-    pub(crate) fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
     pub(crate) fn finish(self) -> Finished {
         self.finish_within(SOON)
     }

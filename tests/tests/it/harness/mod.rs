@@ -15,7 +15,7 @@ pub(crate) use collector::{
     Collector, bad_answers, expect_at, fetched, is_delivered, seconds, ticks,
 };
 pub(crate) use guest::Guest;
-pub(crate) use keyed::{Keyed, new_key};
-pub(crate) use proxy::{Proxy, Then, Way};
+pub(crate) use keyed::Keyed;
+pub(crate) use proxy::Proxy;
 pub(crate) use server::Fleet;
-pub(crate) use wait::{SOON, wait_until, wait_within};
+pub(crate) use wait::{SOON, wait_until};

@@ -7,18 +7,13 @@ use std::time::{Duration, Instant};
 pub(crate) const SOON: Duration = Duration::from_secs(600);
 
 /// Looks until there is something to be seen.
-pub(crate) fn wait_until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    wait_within(SOON, what, look)
-}
-
-/// The same where it takes longer.
-pub(crate) fn wait_within<T>(most: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + most;
+pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + SOON;
     loop {
         if let Some(seen) = look() {
             return seen;
         }
-        assert!(Instant::now() < end, "not within {most:?}: {what}");
+        assert!(Instant::now() < end, "not within {SOON:?}: {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }

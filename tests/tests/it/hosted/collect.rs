@@ -3,6 +3,8 @@
 use std::fs;
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use serde_json::Value;
@@ -11,10 +13,9 @@ use unikprof_proto::code::message_type;
 use unikprof_test_kit::engines::{Failure, Receiver};
 
 use crate::harness::{
-    Client, Collector, Fleet, Guest, Keyed, Proxy, Then, bad_answers, expect_at, fetched,
-    is_delivered, seconds, ticks, wait_until,
+    Client, Collector, Guest, Keyed, Proxy, bad_answers, expect_at, fetched, is_delivered, seconds,
+    ticks, wait_until,
 };
-use crate::hosted::fleet::certify;
 use crate::hosted::many_guests::ManyGuests;
 
 /// What the guest itself has counted in its recording.
@@ -145,9 +146,9 @@ fn a_line_that_breaks_loses_nothing() {
 /// acknowledgement did not arrive.
 fn killed_before_its_acknowledgement(proxy: &Proxy, how: &str) -> (TempDir, Collector) {
     let folder = folder_for(proxy.address(), how);
-    proxy.limit_next_at(message_type::ACKNOWLEDGE, Then::Stall);
+    proxy.stall_next_at(message_type::ACKNOWLEDGE);
     let mut collector = Collector::start(folder.path());
-    proxy.wait_for_limit();
+    proxy.wait_for_stall();
     collector.kill();
     (folder, collector)
 }
@@ -202,6 +203,16 @@ fn an_epoch_of_a_guest_that_migrates_meanwhile_is_fetched_once() {
     assert_eq!(parcels, last & u64::from(u32::MAX), "{audit:#}");
 }
 
+/// Makes a certificate and its key, as an administrator does.
+fn certify(folder: &Path) {
+    let words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext \
+                 subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE -keyout \
+                 key.pem -out chain.pem";
+    let made = Command::new("openssl").args(words.split(' ')).current_dir(folder).output();
+    let made = made.expect("`openssl`, which is needed for this case");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+}
+
 /// A company's own store has a certificate that nobody else vouches for.
 #[test]
 #[ignore = "full: records a guest"]
@@ -210,23 +221,40 @@ fn an_engines_certificate_may_be_a_companys_own() {
     let entry = format!("[[guests]]\nname = \"guest\"\naddress = \"{}\"\n", guest.address());
     let folder = TempDir::with_prefix("unikprof-fleet-").unwrap();
     certify(folder.path());
-    // It is no engine, but it speaks TLS, and answers.
-    let settings = "certificate = \"chain.pem\"\nprivate-key = \"key.pem\"";
-    let server = Fleet::start(folder, settings, &entry);
-    let own = format!("authorities-file = \"{}\"\n", server.path("chain.pem"));
-    for (authorities, told) in [("", "UnknownIssuer"), (&own, "answered 404")] {
+    // It is no engine, but it speaks TLS, and prints what it gets.
+    let said = folder.path().join("said");
+    let mut server = Command::new("openssl")
+        .args(["s_server", "-accept", "127.0.0.1:0", "-cert", "chain.pem", "-key", "key.pem"])
+        .current_dir(folder.path())
+        .stdin(Stdio::piped())
+        .stdout(fs::File::create(&said).unwrap())
+        .spawn()
+        .unwrap();
+    let port = wait_until("its port", || {
+        let text = fs::read_to_string(&said).unwrap();
+        let (line, _) = text.split_once("ACCEPT 127.0.0.1:")?.1.split_once('\n')?;
+        Some(line.to_owned())
+    });
+    let own = format!("authorities-file = \"{}\"\n", folder.path().join("chain.pem").display());
+    for (authorities, is_believed) in [("", false), (&own, true)] {
         let folder = TempDir::with_prefix("unikprof-collect-").unwrap();
         let toml = format!(
-            "[collect]\nevery = \"1s\"\n[[push]]\nkind = \"pyroscope\"\nurl = \"{}\"\n\
-             {authorities}{entry}",
-            server.url
+            "[collect]\nevery = \"1s\"\n[[push]]\nkind = \"pyroscope\"\n\
+             url = \"https://127.0.0.1:{port}\"\n{authorities}{entry}"
         );
         fs::write(folder.path().join("fleet.toml"), toml).unwrap();
         let mut collector = Collector::start(folder.path());
-        wait_until(told, || collector.log().contains(told).then_some(()));
+        let is_pushed = || fs::read_to_string(&said).unwrap().contains("POST /push.v1.");
+        wait_until("a push, or its failure", || {
+            let is_done =
+                if is_believed { is_pushed() } else { collector.log().contains("UnknownIssuer") };
+            is_done.then_some(())
+        });
+        assert_eq!(is_pushed(), is_believed);
         collector.end();
     }
-    server.end();
+    server.kill().unwrap();
+    server.wait().unwrap();
 }
 
 /// Two collectors of one guest, by mistake: the second one waits, and says for what.

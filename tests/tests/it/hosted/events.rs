@@ -7,7 +7,7 @@ use serde_json::Value;
 use unikprof_client::exit_code;
 
 use crate::harness::time::{events, lines, report};
-use crate::harness::{Guest, Keyed, wait_until};
+use crate::harness::{Guest, wait_until};
 
 fn kinds(events: &[Value]) -> BTreeSet<&str> {
     let kinds = events.iter().map(|event| event["kind"].as_str().unwrap());
@@ -79,25 +79,6 @@ fn every_kind_is_printed() {
     assert!(text.contains("rejected 46 event names"), "{text}");
 }
 
-/// A recording of running time, which is what is always on, shows at least where the guest slept
-/// for long.
-#[test]
-#[ignore = "full: records a guest"]
-fn long_waits_are_told_in_a_recording_of_running_time() {
-    let guest = Guest::start("events");
-    let client = guest.client();
-    client.must(&["start", "--name", "a"]);
-    let waits = wait_until("waits", || {
-        let found = events(&client);
-        assert!(!kinds(&found).contains("block"), "{found:?}");
-        let waits = found.iter().filter(|event| event["kind"] == "wake");
-        let waits: Vec<_> = waits.map(|wake| wake["length_ns"].as_u64()).collect();
-        (waits.len() >= 3).then_some(waits)
-    });
-    // The guest sleeps for 50 ms at a time.
-    assert!(waits.iter().all(|ns| *ns >= Some(50_000_000)), "{waits:?}");
-}
-
 /// What `--follow` prints is what `events` prints afterwards: nothing twice, nothing left out.
 #[test]
 #[ignore = "full: records a guest"]
@@ -114,19 +95,4 @@ fn events_are_followed_as_they_happen() {
     assert!(followed.len() > 5, "{followed:?}");
     let expected: Vec<u64> = (1..=followed.len() as u64).collect();
     assert_eq!(followed, expected);
-}
-
-/// Who tries a key that the guest does not hold is seen by those who have one.
-#[test]
-#[ignore = "full: records a guest"]
-fn a_failed_handshake_is_an_event() {
-    let keyed = Keyed::start("events");
-    let stranger = keyed.guest.client().with_key(&keyed.stranger);
-    stranger.connect(&["info"]).expect_code(exit_code::KEY);
-    // The role that may look is enough.
-    let viewer = keyed.viewer();
-    wait_until("the refused handshake", || {
-        let told = viewer.must(&["events", "--only", "bad-key"]);
-        told.stdout.contains("a client's handshake failed").then_some(())
-    });
 }

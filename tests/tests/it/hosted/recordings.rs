@@ -66,24 +66,6 @@ fn three_at_once_each_by_its_name() {
     assert_eq!(client.recording_names(), Vec::<String>::new());
 }
 
-#[test]
-fn the_same_name_and_one_too_many_are_refused_and_nothing_else_changes() {
-    let guest = Guest::start("shares");
-    let client = guest.client();
-    for name in ["a", "b", "c", "d"] {
-        client.must(&["start", "--name", name]);
-    }
-    let same = client.connect(&["start", "--name", "b"]).expect_code(exit_code::REFUSED);
-    assert!(same.stderr.contains("`b`"), "{}", same.stderr);
-    for words in [&["start", "--name", "e"][..], &["record", "1s", "-o", "e.unikprof"]] {
-        let many = client.connect(words).expect_code(exit_code::REFUSED);
-        for name in ["`a`", "`b`", "`c`", "`d`"] {
-            assert!(many.stderr.contains(name), "{}", many.stderr);
-        }
-    }
-    assert_eq!(client.recording_names(), ["a", "b", "c", "d"]);
-}
-
 /// Two that record at once into one file have a recording each, both of which are kept, and leave a
 /// third one alone.
 #[test]
@@ -122,22 +104,4 @@ fn a_recording_from_boot_is_there_for_the_first_client() {
     client.must(&["dump", "--name", "flight", "-o", "so-far.unikprof"]);
     assert!(client.recording("so-far.unikprof").profile.sample_count() >= 20);
     assert_eq!(client.recording_names(), ["flight"]);
-}
-
-/// Guards a second dump that tells how late samples came in the whole recording, beside the counts
-/// of its own part.
-#[test]
-#[ignore = "full: records a guest"]
-fn each_dump_has_the_distributions_of_its_own_samples() {
-    let guest = Guest::start("shares");
-    let client = guest.client();
-    client.must(&["start"]);
-    client.wait_for_samples_of(&["default"], 20);
-    for (word, file) in [("dump", "first.unikprof"), ("stop", "rest.unikprof")] {
-        client.must(&[word, "-o", file]);
-        let profile = client.recording(file).profile;
-        let counters = profile.counters();
-        let lateness = profile.lateness_ns().unwrap();
-        assert_eq!(lateness.count(), counters.sampled() + counters.overflow);
-    }
 }

@@ -4,7 +4,7 @@ use serde_json::Value;
 use unikprof_client::exit_code;
 
 use crate::harness::time::lines;
-use crate::harness::{Client, Guest, Keyed, wait_until};
+use crate::harness::{Client, Guest, wait_until};
 
 /// Longer than any vCPU takes on a busy machine.
 const LONG: &str = "60s";
@@ -18,49 +18,6 @@ fn snapshot(client: &Client, more: &[&str]) -> Vec<Value> {
     let words = [&["--json", "snapshot", "--wait", LONG, "--image", image()], more];
     let shown = client.connect(&words.concat()).expect_json();
     shown["vcpus"].as_array().unwrap().clone()
-}
-
-/// The functions of a vCPU's stack, innermost first.
-fn functions(vcpu: &Value) -> Vec<&str> {
-    let frames = vcpu["frames"].as_array().unwrap().iter();
-    frames.map(|it| it["function"].as_str().unwrap()).collect()
-}
-
-fn register(vcpu: &Value, name: &str) -> u64 {
-    let text = vcpu["registers"][name].as_str().unwrap();
-    u64::from_str_radix(text.strip_prefix("0x").unwrap(), 16).unwrap()
-}
-
-/// A guest in an endless loop, asked by a client that may not change anything: each snapshot is a
-/// new one, and shows the loop and its callers.
-#[test]
-#[ignore = "full: records a guest"]
-fn a_stuck_guest_shows_its_stack_to_a_view_key() {
-    let keyed = Keyed::start("stuck");
-    let client = keyed.viewer();
-    let mut moments = Vec::new();
-    for _ in 0..3 {
-        let vcpus = snapshot(&client, &[]);
-        let [vcpu] = &vcpus[..] else {
-            panic!("one vCPU: {vcpus:#?}");
-        };
-        assert_eq!((&vcpu["vcpu"], &vcpu["state"]), (&0.into(), &"running".into()));
-        let functions = functions(vcpu);
-        assert!(functions[0].ends_with("stuck::hang"), "{functions:?}");
-        assert!(functions[1].ends_with("stuck::run"), "{functions:?}");
-        // To the outermost function, without marks of the agent.
-        assert!(functions.len() > 5, "{functions:?}");
-        assert!(!functions.iter().any(|it| it.starts_with('[')), "{functions:?}");
-        let leaf = &vcpu["frames"][0];
-        assert!(leaf["file"].as_str().unwrap().ends_with("stuck.rs"), "{leaf}");
-        assert!(register(vcpu, "rip") != 0, "{vcpu:#}");
-        assert!(register(vcpu, "rsp") <= register(vcpu, "rbp"), "{vcpu:#}");
-        assert!(vcpu["unix_ns"].as_u64() > vcpu["at_ns"].as_u64(), "{vcpu:#}");
-        moments.push(vcpu["at_ns"].as_u64().unwrap());
-    }
-    assert!(moments.is_sorted_by(|a, b| a < b), "{moments:?}");
-    let status = client.connect(&["check", "--json"]).expect_json();
-    assert_eq!(status["recordings"], Value::Array(Vec::new()));
 }
 
 /// Guards against one vCPU that does not answer keeping back the others, and says why it does not.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use unikprof_client::exit_code;
 use unikprof_proto::code::message_type::{TRACE_ARM, TRACE_FETCH};
 
-use crate::harness::{Client, Guest, Keyed, Proxy, Then, wait_until};
+use crate::harness::{Client, Guest, Keyed, Proxy, wait_until};
 use crate::hosted::page::{HOSTILE, drive, opened};
 
 fn image() -> &'static str {
@@ -423,9 +423,9 @@ fn giving_up_removes_the_probes_at_once() {
     // Of two signals of one kind that arrive together only one is seen.
     for (request, signals) in [(TRACE_ARM, &["-INT"][..]), (TRACE_FETCH, &["-INT", "-TERM"])] {
         let proxy = Proxy::to(guest.address());
-        proxy.limit_next_at(request, Then::Stall);
+        proxy.stall_next_at(request);
         let running = Client::of(proxy.address()).begin(&words);
-        proxy.wait_for_limit();
+        proxy.wait_for_stall();
         for signal in signals {
             running.signal(signal);
         }
@@ -450,7 +450,7 @@ fn a_guest_that_is_gone_ends_the_trace() {
     guest.tell();
     let counted = counted(&guest.told("done "));
     // The answer to the first of two was taken when the second was sent.
-    let asked = || proxy.requests(TRACE_FETCH).concat().len();
+    let asked = || proxy.requests(TRACE_FETCH).len();
     let before = asked();
     wait_until("two requests for counts", || (asked() >= before + 2).then_some(()));
     drop(proxy);

@@ -151,7 +151,7 @@ impl Arch {
     }
 }
 
-/// What is built.
+/// The archive to build.
 struct Archive {
     arch: Arch,
     /// The package, beside this one.

@@ -15,7 +15,7 @@ pub(crate) fn call_before(function: &str) -> String {
 /// For kernels that have none.
 pub(crate) const MEMMOVE: &str = include_str!("../../x86_64/memmove.s");
 
-/// What compilers expect of every C library.
+/// The functions that compilers expect of every C library.
 pub(crate) const MEMORY_FUNCTIONS: [(&str, &str); 3] = [
     ("memcpy", "mov %rdi, %rax\nmov %rdx, %rcx\nrep movsb\nret\n"),
     ("memset", "mov %rdi, %r8\nmov %esi, %eax\nmov %rdx, %rcx\nrep stosb\nmov %r8, %rax\nret\n"),

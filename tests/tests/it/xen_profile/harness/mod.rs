@@ -8,6 +8,6 @@ pub(crate) use shared_lab::{Boot, on, without_lab};
 
 pub(crate) use crate::harness::time::{self, counters_add_up};
 pub(crate) use crate::harness::{
-    Client, Collector, Fleet, Guest as HostedGuest, Proxy, SOON, Then, bad_answers, expect_at,
-    fetched, is_delivered, seconds, ticks, wait_until,
+    Client, Collector, Fleet, Guest as HostedGuest, Proxy, SOON, bad_answers, expect_at, fetched,
+    is_delivered, seconds, ticks, wait_until,
 };

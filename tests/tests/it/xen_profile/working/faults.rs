@@ -4,11 +4,19 @@ use serde_json::Value;
 use unikprof_client::recording::Completeness;
 
 use super::WORKING;
-use super::clients::{IN_THE_MIDDLE, record_many_stacks};
-use crate::xen_profile::harness::{Client, Guest, Proxy, Then, client_at, counters_add_up, on};
+use crate::xen_profile::harness::{Client, Guest, Proxy, client_at, counters_add_up, on};
 
 /// An outage that dom0 makes lasts for longer where a machine is busy.
 const RETRY: &str = "10m";
+
+/// Behind the preamble, the welcome and its mappings, in the middle of the stacks.
+const IN_THE_MIDDLE: usize = 12_000;
+
+/// Starts a recording and waits until it holds enough stacks to be cut in two.
+fn record_many_stacks(client: &Client) {
+    client.must(&["start", "-F", "1997"]);
+    client.wait_for_status("a large table", |status| status["nodes_used"].as_u64() > Some(1_500));
+}
 
 /// Asserts that the folder's recording is all that the guest has counted.
 fn is_all(client: &Client, guest: &Guest<'_>) {
@@ -31,10 +39,10 @@ fn a_download_outlives_an_outage_of_the_guests_network() {
         let guest = Guest::of(lab, "working");
         record_many_stacks(&guest.client());
         let proxy = Proxy::to(guest.address());
-        proxy.limit_next(IN_THE_MIDDLE, Then::Stall);
+        proxy.stall_next(IN_THE_MIDDLE);
         let client = client_at(proxy.address());
         let running = client.begin(&["stop", "-o", "all.unikprof", "--retry", RETRY]);
-        proxy.wait_for_limit();
+        proxy.wait_for_stall();
         guest.dom0("ip link set vif$ID.0 down");
         // The client's next connection finds nobody at first.
         proxy.cut();

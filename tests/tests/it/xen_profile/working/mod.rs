@@ -1,7 +1,6 @@
 //! Cases of one guest that works for a part of its time.
 
 pub(crate) mod accounting;
-mod clients;
 mod faults;
 mod traffic;
 
