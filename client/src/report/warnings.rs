@@ -69,7 +69,7 @@ pub(crate) fn write_first(all: &[String], columns: usize, out: &mut impl Write) 
         super::text::write_paragraph("warning: ", &in_two_lines(warning, columns), columns, out)?;
     }
     if all.len() > FIRST {
-        writeln!(out, "{} more warnings: `report --accounting` shows them", all.len() - FIRST)?;
+        writeln!(out, "and {} more: `report --accounting` shows all warnings", all.len() - FIRST)?;
     }
     Ok(())
 }
