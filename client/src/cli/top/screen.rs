@@ -604,7 +604,7 @@ mod tests {
         let top = |app: &mut App| app.screen(40, 9)[6].text.clone();
         assert!(top(&mut app).contains("shop::a_…"), "{}", top(&mut app));
         app.key(KeyEvent::new(KeyCode::Right, KeyModifiers::NONE));
-        assert!(top(&mut app).contains("  unction_with"), "{}", top(&mut app));
+        assert!(top(&mut app).contains("  function_with"), "{}", top(&mut app));
         press(&mut app, "G");
         assert!(top(&mut app).contains("shop::old") || app.offset > 0);
         press(&mut app, "g");
