@@ -479,7 +479,7 @@ pub(super) fn reachable(agent: &AgentInfo) -> Check {
         ),
     };
     Check::new("reachable", verdict, finding).advise(
-        "let the agent own its network (docs/xen.md), or start recordings before the guest is busy \
+        "let the agent own its network (docs/guide/rust.md), or start recordings before the guest is busy \
          and fetch them \
          afterwards",
     )

@@ -103,7 +103,7 @@ const USAGE: &str =
 
 const HELP: &str = "Builds the agent as a static library and copies it with its headers to FOLDER.
 
-libunikprof.a, for kernels that call it (docs/embedding/c.md):
+libunikprof.a, for kernels that call it (docs/guide/c.md):
   --arch ARCH    the kernel's processor: x86_64 or aarch64 [default: x86_64]
   --smoltcp      its own TCP, for kernels that exchange Ethernet frames
   --noise        keys
@@ -111,7 +111,7 @@ libunikprof.a, for kernels that call it (docs/embedding/c.md):
   --heap         allocations and what is still held
   --trace        traces of functions, by breakpoints; for x86_64
 
---dropin: libunikprof-dropin.a, for PVH guests without a change (docs/embedding/dropin.md):
+--dropin: libunikprof-dropin.a, for PVH guests without a change (docs/guide/dropin.md):
   --trace        traces of functions, by breakpoints
   --entry NAME   the function before which it starts [default: solo5_app_main]
   --abort NAME   a function before which it writes a crash dump; can be repeated

@@ -1,4 +1,4 @@
-/// What surrounds the Rust of docs/xen.md in a guest.
+/// What surrounds the Rust of docs/guide/rust.md in a guest.
 use std::error::Error;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -9,8 +9,7 @@ use smoltcp::time::Instant;
 use unikprof_agent::tcp_server::{TcpBuffers, TcpConfig, TcpServer, TcpSockets, TcpStorage};
 use unikprof_agent::xen::{Hooks, TickSource, Ticks, VcpuAreas, XenPlatform};
 use unikprof_agent::{
-    Access, Agent, BootRecording, Config, Continuation, CrashLines, Key, Keys, Mapping, Platform,
-    Registers, Role, Service,
+    Access, Agent, Config, Continuation, Key, Keys, Mapping, Platform, Registers, Role, Service,
 };
 use xen_sys_lite::Hypercall;
 use xen_sys_lite::abi::xen::SharedInfo;
@@ -104,26 +103,4 @@ fn server<P: Platform>(
 fn keys(view_line: &str, control_line: &str) -> Result<()> {
 //= 9
     Ok(())
-}
-
-fn restored<H: Hypercall>(ticks: &Ticks<'_, '_, H>) {
-//= 10
-//= 11
-}
-
-fn recorder<'m, P: Platform>(
-    agent: Agent<'m, P>,
-    ring: &'m mut [MaybeUninit<u8>],
-    access: Access<'_>,
-) -> Result<()> {
-//= 12
-    Ok(())
-}
-
-trait Console {
-    fn write(&mut self, line: &str);
-}
-
-fn crash<P: Platform>(agent: &Agent<'_, P>, block: &mut [u8], mut console: impl Console) {
-//= 13
 }
