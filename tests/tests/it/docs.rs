@@ -94,6 +94,18 @@ fn every_reference_leads_somewhere() {
     assert_eq!(broken, [""; 0]);
 }
 
+/// Nobody searches for long.
+#[test]
+fn documents_are_short() {
+    let words = |page: &Path| fs::read_to_string(page).unwrap().split_whitespace().count();
+    let pages = documents::pages();
+    for page in pages.iter().filter(|page| page.parent().unwrap().ends_with("guide")) {
+        assert!(words(page) <= 1_200, "{} has {} words", page.display(), words(page));
+    }
+    let all: usize = pages.iter().map(|page| words(page)).sum();
+    assert!(all <= 45_000, "{all} words");
+}
+
 /// `build.rs` knows the pages that `guides` compiles.
 #[test]
 fn no_page_with_rust_is_left_out() {

@@ -41,7 +41,7 @@ fn a_guest_with_keys_is_recorded_under_a_key() {
     assert!(by_table > 0, "the table arrived");
 }
 
-/// The rotation of docs/evidence/security.md: the old key and the new one are both good, then the new one
+/// The rotation of docs/guide/keys.md: the old key and the new one are both good, then the new one
 /// alone, and who comes with the old one is counted.
 #[test]
 #[ignore = "full: records a guest"]
