@@ -24,6 +24,8 @@ pub fn pages() -> Vec<PathBuf> {
 /// The arguments with which the pages run `program`, each with the line that shows it.
 pub fn commands(program: &str) -> Vec<(String, Vec<String>)> {
     let texts = pages().into_iter().map(|page| fs::read_to_string(page).unwrap());
+    // What is made from the definitions of the programs begins with a comment.
+    let texts = texts.filter(|text| !text.starts_with("<!--"));
     texts.flat_map(|text| commands_of(&text, program)).collect()
 }
 

@@ -63,7 +63,7 @@ fn anchors(document: &PathBuf) -> HashSet<String> {
 
 #[test]
 fn every_reference_leads_somewhere() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let root = documents::root();
     let mut sources = Vec::new();
     files(root, &[".md", ".rs", ".h", ".c"], &mut sources);
     let link = Regex::new(r"\]\(([\w./-]*)(?:#([\w-]+))?\)").unwrap();
@@ -72,14 +72,14 @@ fn every_reference_leads_somewhere() {
     let (mut checked, mut broken) = (0, Vec::new());
     for source in &sources {
         let text = fs::read_to_string(source).unwrap();
+        // In the brackets of comments in code there are names of items.
         let is_page = source.extension().is_some_and(|it| it == "md");
-        // In brackets of comments there are also names of items.
-        let links = link.captures_iter(&text).filter(|it| is_page || it[1].ends_with(".md"));
-        let links = links.map(|found| (source.parent().unwrap().join(&found[1]), found));
-        let mentions = mention.captures_iter(&text).map(|found| (root.join(&found[1]), found));
-        for (target, found) in links.chain(mentions) {
+        let (search, base) =
+            if is_page { (&link, source.parent().unwrap()) } else { (&mention, root) };
+        for found in search.captures_iter(&text) {
             checked += 1;
-            let document = if found[1].is_empty() { source.clone() } else { target };
+            let is_here = found[1].is_empty();
+            let document = if is_here { source.clone() } else { base.join(&found[1]) };
             let leads = document.exists()
                 && found.get(2).is_none_or(|heading| {
                     let headings = known.entry(document.clone()).or_insert_with_key(anchors);
