@@ -9,7 +9,8 @@ use std::{env, fs};
 use unikprof_test_kit::documents::{commands, framed, pages, root};
 
 /// The pages with code of their own, its language, and the file with what surrounds it.
-const PAGES: [(&str, &str, &str); 9] = [
+const PAGES: [(&str, &str, &str); 10] = [
+    ("docs/guide/hosted.md", "c", "hosted.c"),
     ("docs/guide/mini-os.md", "c", "mini-os.c"),
     ("docs/guide/unikraft.md", "c", "unikraft.c"),
     ("docs/guide/unikraft-arm64.md", "c", "unikraft-arm64.c"),
