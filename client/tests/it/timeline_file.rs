@@ -418,7 +418,9 @@ fn doctor_calls_no_recording_good_whose_intervals_are_wide() {
 /// do of other recordings, and of this one what a thousand do.
 #[test]
 fn intervals_are_of_the_recording() {
-    for is_second in [|burst: u64, _: u64| burst % 2 == 0, |_, sample| sample % 2 == 0] {
+    for is_second in
+        [|burst: u64, _: u64| burst.is_multiple_of(2), |_, sample: u64| sample.is_multiple_of(2)]
+    {
         let told = report(&bursts(is_second), &[]);
         let function = &told["functions"][0];
         assert_eq!(function["self_share"], 0.5, "{told:#}");
