@@ -425,10 +425,6 @@ fn each_fault_trips_its_own_check() {
         ("overhead", Look, &["did not measure"], |p| {
             p.stats.cost = None;
         }),
-        ("enough", Look, &["functions 1 and 2", "times as long"], |p| {
-            p.stacks[0].0 = 9_050;
-            p.stacks[1].0 = 8_950;
-        }),
         ("enough", Bad, &["50 samples", "±"], |p| p.only(50)),
         ("enough", Bad, &["did not run"], |p| p.only(0)),
         ("reachable", Look, &["not while the guest is stuck"], |p| {

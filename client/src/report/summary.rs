@@ -81,7 +81,7 @@ pub(crate) fn accounting(profile: &Profile) -> String {
     if let Some(stolen) = profile.runstate().stolen_share() {
         parts.push(format!("{} stolen", super::units::percent(stolen)));
     }
-    if c.sampled() != 0 && info.ring.is_none() && !info.mode.is_heap() {
+    if c.sampled() != 0 && info.caller_table.is_some() && info.ring.is_none() {
         parts.push(format!("callers by table {}", share(c.by_table, c.sampled())));
     }
     let costs = profile.cost_share().filter(|_| info.ring.is_none());

@@ -69,7 +69,7 @@ pub(crate) fn write_first(all: &[String], columns: usize, out: &mut impl Write) 
         super::text::write_paragraph("warning: ", &in_two_lines(warning, columns), columns, out)?;
     }
     if all.len() > FIRST {
-        writeln!(out, "{} more warnings: `report --accounting` shows them", all.len() - FIRST)?;
+        writeln!(out, "and {} more: `report --accounting` shows all warnings", all.len() - FIRST)?;
     }
     Ok(())
 }
@@ -194,7 +194,7 @@ pub(crate) const STILL_CORRECT: &str =
 fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>) {
     if table.recorded == 0 {
         let is_inside = report.symbolized.profile().recording().inside().is_some();
-        all.push(match table.unit {
+        let none = match table.unit {
             Unit::Samples if is_inside => {
                 "no samples: none is known to be of these spans".to_owned()
             }
@@ -211,7 +211,9 @@ fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>)
                  allocations to the agent"
                     .to_owned()
             }
-        });
+        };
+        // It says more than the others.
+        all.insert(0, none);
         return;
     }
     if let Some(unplaced) = Unplaced::of(report.symbolized.profile()) {

@@ -302,12 +302,6 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_nested_function_the_outer_one_goes_on() {
-        let table = NameTable::new(vec![entry(0x10, 0x20, "outer"), entry(0x18, 4, "inner")]);
-        assert_eq!((table.find(0x19), table.find(0x1c)), (Some("inner"), Some("outer")));
-    }
-
-    #[test]
     fn an_outer_function_is_found_behind_any_number_of_others() {
         let inner = (0..100).map(|at| entry(0x100 + at * 4, 2, "inner"));
         let table =

@@ -10,13 +10,18 @@ const OTHER: u64 = 0x2001;
 const F: u64 = 0x3001;
 const G: u64 = 0x4001;
 
-/// `main` calls `f`, which calls `g` and, through it, itself; and `other` calls `f`, too.
+/// `main` calls `f` from two places, which calls `g` and, through it, itself; and `other` calls `f`,
+/// too.
 fn profile() -> Profile {
     let mut builder = ProfileBuilder::new();
-    let stacks: [(u64, &[u64]); 4] =
-        [(10, &[G, F, MAIN]), (20, &[F, G, F, MAIN]), (30, &[F, OTHER]), (40, &[OTHER])];
+    let stacks: [(u64, &[u64]); 5] = [
+        (4, &[G, F, MAIN]),
+        (6, &[G, F, MAIN + 8]),
+        (20, &[F, G, F, MAIN]),
+        (30, &[F, OTHER]),
+        (40, &[OTHER]),
+    ];
     for (count, addresses) in stacks {
-        // As if all were callers, so that a function has one address.
         let frames: Vec<Frame> = addresses.iter().map(|at| Frame::caller(*at)).collect();
         builder.add_stack(0, count, &frames).unwrap();
     }
@@ -26,17 +31,17 @@ fn profile() -> Profile {
 /// The rows as depth, function, self and total; functions as their addresses.
 fn tree(direction: Direction) -> Vec<(u64, u64, u64, u64)> {
     let profile = profile();
-    let symbolizer = Symbolizer::new(Images::new(ImageOptions::default()));
-    let symbolized = symbolizer.resolve(&profile).unwrap();
+    let list = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&list, "1000 T main\n2000 T other\n3000 T f\n4000 T g\n5000 D data\n").unwrap();
+    let mut images = Images::new(ImageOptions::default());
+    images.add_symbols(list.path()).unwrap();
+    let symbolized = Symbolizer::new(images).resolve(&profile).unwrap();
     let report = Report::new(&symbolized, ReportOptions::default());
     let address = |name: &str| {
-        let all = [MAIN, OTHER, F, G].into_iter();
-        let mut all = all.filter(|at| name.contains(&format!("{:x}", at - 1)));
-        all.next().unwrap()
+        let all = [("main", MAIN), ("other", OTHER), ("f", F), ("g", G)];
+        all.into_iter().find(|(function, _)| *function == name).unwrap().1
     };
-    let names = report.functions().rows.iter().map(|row| row.text.clone());
-    let f = names.clone().find(|name| address(name) == F).unwrap();
-    let calls = Calls::of(&report, &f.parse().unwrap(), direction).unwrap();
+    let calls = Calls::of(&report, &"f".parse().unwrap(), direction).unwrap();
     let report = report.with_calls(calls);
     let mut json = Vec::new();
     report.write(Format::Json, &mut json).unwrap();

@@ -21,7 +21,7 @@ fn every_format_tells_of_missing_symbols_on_stderr() {
         let peer = Peer::start(Script::default());
         let (stdout, stderr) = program::connect(0, &peer, &["record", "1s", "-o", name], folder);
         assert_eq!(stdout.matches(NO_IMAGE).count(), 1, "{name}: {stdout}");
-        assert_eq!(stderr, "", "{name}: what is shown has them");
+        assert!(!stderr.contains(NO_IMAGE), "{name}: {stderr}");
     }
     for format in ["svg", "folded", "json", "text", "html"] {
         let (stdout, stderr) =

@@ -602,9 +602,9 @@ mod tests {
         let name = "shop::a_function_with_a_long_name_that_does_not_fit_on_this_screen".to_owned();
         app.newest.as_mut().unwrap().rows[2].name = name;
         let top = |app: &mut App| app.screen(40, 9)[6].text.clone();
-        assert!(top(&mut app).contains("shop::a_f…"), "{}", top(&mut app));
+        assert!(top(&mut app).contains("shop::a_…"), "{}", top(&mut app));
         app.key(KeyEvent::new(KeyCode::Right, KeyModifiers::NONE));
-        assert!(top(&mut app).contains("  unction_with"), "{}", top(&mut app));
+        assert!(top(&mut app).contains("  function_with"), "{}", top(&mut app));
         press(&mut app, "G");
         assert!(top(&mut app).contains("shop::old") || app.offset > 0);
         press(&mut app, "g");
