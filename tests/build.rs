@@ -13,13 +13,14 @@ use std::{env, fs};
 
 fn main() {
     let folder = env::var("OUT_DIR").unwrap();
-    for (page, name) in [("README.md", "readme.rs"), ("docs/xen.md", "xen.rs")] {
-        let surroundings = Path::new("guides").join(name);
+    for name in ["hosted", "rust", "rust-more"] {
+        let page = &format!("docs/guide/{name}.md");
+        let surroundings = Path::new("guides").join(name).with_extension("rs");
         let page_path = documents::root().join(page);
         println!("cargo::rerun-if-changed={}", surroundings.display());
         println!("cargo::rerun-if-changed={}", page_path.display());
         let frame = fs::read_to_string(surroundings).unwrap();
         let code = documents::framed(&frame, page, "rust,ignore");
-        fs::write(Path::new(&folder).join(name), code).unwrap();
+        fs::write(Path::new(&folder).join(name).with_extension("rs"), code).unwrap();
     }
 }

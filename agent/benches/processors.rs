@@ -3,7 +3,7 @@
 //!
 //! The program runs itself in QEMU's emulation of user programs, which logs every instruction,
 //! twice for each kind of tick; the runs differ only in their number of ticks. The commands are in
-//! docs/BENCHMARKS.md.
+//! docs/evidence/benchmarks.md.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 #[path = "../tests/it/fake/mod.rs"]

@@ -15,7 +15,7 @@ export default [
       curly: ["error", "multi-line"],
     },
   },
-  // What the browsers that docs/client.md names have.
+  // What the browsers that docs/guide/viewers.md names have.
   { ...es.configs["flat/restrict-to-es2022"], files: ["**/*.js"], ignores: ["**/browser/**", "**/tests/**", "**/eslint.config.js"] },
   { files: ["**/*.js"], languageOptions: { globals: globals.browser } },
   { files: ["**/browser/**", "**/tests/**", "**/eslint.config.js"], languageOptions: { globals: { ...globals.node, ...globals.browser } } },

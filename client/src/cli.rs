@@ -100,4 +100,11 @@ mod tests {
         }
         assert!(commands.len() > 40, "{} were found", commands.len());
     }
+
+    #[test]
+    #[cfg(feature = "demo")]
+    fn the_reference_is_what_the_definitions_say() {
+        const BLESS: &str = "UNIKPROF_BLESS=1 cargo test -p unikprof-client --lib the_reference";
+        unikprof_test_kit::reference::check(&command(), BLESS);
+    }
 }

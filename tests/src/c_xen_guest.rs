@@ -1,4 +1,4 @@
-//! Builds the kernel in C of `tests/guests/c-xen`, as its guide (`docs/embedding/c.md`) says.
+//! Builds the kernel in C of `tests/guests/c-xen`, as its guide (`docs/guide/c.md`) says.
 
 use std::fs;
 use std::path::{Path, PathBuf};

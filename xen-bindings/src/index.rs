@@ -1,7 +1,7 @@
 //! How indices that two sides of a ring share are accessed.
 //!
-//! Why each order suffices: docs/decisions.md#memory-order. `tests/rings_model.rs` checks it with
-//! the code of the rings.
+//! Why each order suffices: docs/design/decisions.md#memory-order. `tests/rings_model.rs` checks
+//! it with the code of the rings.
 
 use crate::sync::{AtomicU32, Ordering, fence};
 

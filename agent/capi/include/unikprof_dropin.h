@@ -1,4 +1,4 @@
-/* The profiler for PVH guests that know nothing of it: libunikprof-dropin.a. See docs/embedding/dropin.md. */
+/* The profiler for PVH guests that know nothing of it: libunikprof-dropin.a. See docs/guide/dropin.md. */
 #ifndef UNIKPROF_DROPIN_H
 #define UNIKPROF_DROPIN_H
 

@@ -1,7 +1,7 @@
 //! The profiler for PVH unikernels that know nothing of it: its own network device, timer,
 //! interrupt vector and stack.
 //!
-//! `build-archive FOLDER --dropin` makes `libunikprof-dropin.a` of it; docs/embedding/dropin.md
+//! `build-archive FOLDER --dropin` makes `libunikprof-dropin.a` of it; docs/guide/dropin.md
 //! says how to link and configure it.
 //!
 //! From the top down:

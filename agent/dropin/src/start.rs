@@ -441,7 +441,7 @@ fn connect(found: &Found) -> Result<(), Refusal> {
             match (settings.may_trace, may_trace) {
                 (false, _) => "",
                 (true, true) => ", tracing",
-                (true, false) => ", not tracing (see docs/embedding/dropin.md)",
+                (true, false) => ", not tracing (see docs/guide/dropin.md)",
             },
             Sampled(count),
         ),

@@ -4,7 +4,7 @@
 //! deleted. A panic handler reads it from the agent, as it has no access to the service. A head
 //! whose writing was interrupted by the panic reads as missing.
 //!
-//! Why: docs/decisions.md#recording-heads-are-with-the-agent.
+//! Why: docs/design/decisions.md#recording-heads-are-with-the-agent.
 
 use unikprof_proto::message::{Epoch, MAX_NAME};
 

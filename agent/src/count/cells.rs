@@ -2,7 +2,7 @@
 //!
 //! All are atomics with one writer at a time, so a reader never sees half a value.
 //!
-//! Why: docs/decisions.md#sums-that-always-add-up.
+//! Why: docs/design/decisions.md#sums-that-always-add-up.
 
 use unikprof_proto::message::{BUCKETS, Counter, Counters, Runstate, Snapshot, bucket};
 use unikprof_proto::varint::put_varint;

@@ -6,7 +6,7 @@
 //! from the end of the one upcall to the entry of the other are one measurement. The extra delivery
 //! is early.
 //!
-//! Why: docs/decisions.md#a-delivery-measures-the-next-one.
+//! Why: docs/design/decisions.md#a-delivery-measures-the-next-one.
 
 use crate::ground::platform::{Moment, Registers};
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};

@@ -12,7 +12,7 @@
 //! word, and an entry in use is changed and removed by one of its word [`Held`], whose generation
 //! tells an entry from the next one in its place.
 //!
-//! Why: docs/decisions.md#one-table-of-live-allocations.
+//! Why: docs/design/decisions.md#one-table-of-live-allocations.
 
 use core::mem::MaybeUninit;
 

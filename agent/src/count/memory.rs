@@ -1,6 +1,6 @@
 //! Divides the memory block, which the guest gives once at the start, into slots. It never grows.
 //!
-//! Why: docs/decisions.md#slots-are-referred-to-not-calculated.
+//! Why: docs/design/decisions.md#slots-are-referred-to-not-calculated.
 
 use core::mem::MaybeUninit;
 

@@ -12,7 +12,7 @@
 //! was a [visit](PointCells::visit), the store puts back the earlier `left`: then the total of
 //! allocated bytes, and the place of the next point, are wrong by up to [`CHUNK`].
 //!
-//! Why: docs/decisions.md#a-chunk-of-bytes-between-two-looks.
+//! Why: docs/design/decisions.md#a-chunk-of-bytes-between-two-looks.
 
 use crate::ground::sync::{AtomicU64, Ordering, add_owned};
 

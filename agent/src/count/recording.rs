@@ -1,8 +1,8 @@
 //! A recording's state on one vCPU. The recordings of a vCPU share its ticks and stacks; each has
 //! its own sampling targets, counters and epochs.
 //!
-//! Why: docs/decisions.md#two-columns-of-counts-make-two-epochs,
-//! docs/decisions.md#keeping-everything-does-not-starve-others.
+//! Why: docs/design/decisions.md#two-columns-of-counts-make-two-epochs,
+//! docs/design/decisions.md#keeping-everything-does-not-starve-others.
 
 use unikprof_proto::code::mode;
 use unikprof_proto::message::{Counter, Snapshot};

@@ -6,8 +6,8 @@
 //! synchronous with the period is equally likely. Stolen and blocked time do not advance the clock,
 //! so each sample stands for one period of running time.
 //!
-//! Why: docs/decisions.md#targets-are-drawn-evenly,
-//! docs/decisions.md#a-sample-is-late-from-a-whole-period.
+//! Why: docs/design/decisions.md#targets-are-drawn-evenly,
+//! docs/design/decisions.md#a-sample-is-late-from-a-whole-period.
 
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 

@@ -10,8 +10,8 @@
 //! Each recording has its own [cells](RecordingCells). One tick serves all recordings whose targets
 //! have passed: it walks the stack once and counts it for each.
 //!
-//! Why: docs/decisions.md#due-recordings-are-judged-twice,
-//! docs/decisions.md#a-tick-inside-the-agents-own-accounting.
+//! Why: docs/design/decisions.md#due-recordings-are-judged-twice,
+//! docs/design/decisions.md#a-tick-inside-the-agents-own-accounting.
 
 use unikprof_proto::message::{Counter, Snapshot};
 use unikprof_proto::ring::Wait;

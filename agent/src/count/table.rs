@@ -23,8 +23,9 @@
 //! All cells are atomics. The caller must own the vCPU's slot to count, condemn, sweep or free, but
 //! not to read nodes or the counts of an epoch that has ended.
 //!
-//! Why: docs/decisions.md#runs-of-eleven-frames, docs/decisions.md#stacks-age-by-segments,
-//! docs/decisions.md#node-numbers-are-never-used-again.
+//! Why: docs/design/decisions.md#runs-of-eleven-frames,
+//! docs/design/decisions.md#stacks-age-by-segments,
+//! docs/design/decisions.md#node-numbers-are-never-used-again.
 
 use unikprof_proto::code::frame_code;
 use unikprof_proto::{counts, nodes};

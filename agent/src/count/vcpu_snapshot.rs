@@ -6,7 +6,7 @@
 //! While it is set, only the vCPU itself uses the cells, as the slot's owner; it clears the bit
 //! when the snapshot is complete. Otherwise only the service reads.
 //!
-//! Why: docs/decisions.md#a-snapshot-is-requested-by-a-bit-that-ticks-read-anyway.
+//! Why: docs/design/decisions.md#a-snapshot-is-requested-by-a-bit-that-ticks-read-anyway.
 
 use crate::ground::platform::Registers;
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};

@@ -1,6 +1,6 @@
 //! The atomic types: the processor's, or loom's under the model checker.
 //!
-//! Why each order suffices: docs/decisions.md#memory-order.
+//! Why each order suffices: docs/design/decisions.md#memory-order.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

@@ -8,9 +8,9 @@
 //! while the writer was interrupted. A reader runs concurrently and accepts only records of the
 //! expected lap. Nothing locks or waits.
 //!
-//! Why: docs/decisions.md#records-are-claimed-by-compare-and-swap,
-//! docs/decisions.md#short-waits-are-recorded-only-beside-blocked-time,
-//! docs/decisions.md#a-waits-record-has-what-was-counted.
+//! Why: docs/design/decisions.md#records-are-claimed-by-compare-and-swap,
+//! docs/design/decisions.md#short-waits-are-recorded-only-beside-blocked-time,
+//! docs/design/decisions.md#a-waits-record-has-what-was-counted.
 
 mod laps;
 mod names;

@@ -15,7 +15,8 @@
 //!
 //! Rows are not trusted: a wrong one only yields a wrong caller.
 //!
-//! Why: docs/decisions.md#parts-of-a-table, docs/decisions.md#an-index-over-stretches-of-code.
+//! Why: docs/design/decisions.md#parts-of-a-table,
+//! docs/design/decisions.md#an-index-over-stretches-of-code.
 
 use core::fmt;
 use core::mem::MaybeUninit;

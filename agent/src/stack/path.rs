@@ -10,7 +10,7 @@
 //! The cells belong to the vCPU's slot and every sample reuses them, so a tick neither needs a
 //! large stack nor clears one.
 //!
-//! Why: docs/decisions.md#the-hash-is-never-believed.
+//! Why: docs/design/decisions.md#the-hash-is-never-believed.
 
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, prefetch};
 

@@ -19,11 +19,13 @@
 //! | `rehearsal` | which functions the handler itself calls |
 //! | `control` | the trace that exists, and its setting and removal, for the service |
 //!
-//! Why: docs/decisions.md#breakpoints-and-slots, docs/decisions.md#what-is-accepted-is-listed,
-//! docs/decisions.md#probes-stay-in-the-table,
-//! docs/decisions.md#probes-are-set-and-removed-in-steps,
-//! docs/decisions.md#calls-are-paired-by-stack-pointer, docs/decisions.md#the-handler-is-rehearsed,
-//! docs/decisions.md#costs-are-bounded-in-the-handler.
+//! Why: docs/design/decisions.md#breakpoints-and-slots,
+//! docs/design/decisions.md#what-is-accepted-is-listed,
+//! docs/design/decisions.md#probes-stay-in-the-table,
+//! docs/design/decisions.md#probes-are-set-and-removed-in-steps,
+//! docs/design/decisions.md#calls-are-paired-by-stack-pointer,
+//! docs/design/decisions.md#the-handler-is-rehearsed,
+//! docs/design/decisions.md#costs-are-bounded-in-the-handler.
 //!
 //! The handler is bounded. It never allocates, locks, waits or panics, and uses no floating point.
 //! It calls these methods of the platform: `vcpu`, `now_ns`, `cycles`, `call_stack`,

@@ -136,8 +136,8 @@ impl Guest {
     }
 
     /// Saves the guest and restores it on a host whose system time is `system_time_ns`. Everything
-    /// registered with Xen is lost, and set up again in the order of docs/xen.md; then the first
-    /// vCPU resumes.
+    /// registered with Xen is lost, and set up again in the order of docs/guide/rust-more.md; then
+    /// the first vCPU resumes.
     fn restore(&self, system_time_ns: u64) -> Option<u64> {
         self.run_as(BOOT);
         self.xen.set_restored_ns(system_time_ns);

@@ -119,4 +119,10 @@ mod tests {
         }
         assert!(commands.len() >= 7, "{} were found", commands.len());
     }
+
+    #[test]
+    fn the_reference_is_what_the_definitions_say() {
+        const BLESS: &str = "UNIKPROF_BLESS=1 cargo test -p unikprof-fleet --lib the_reference";
+        unikprof_test_kit::reference::check(&Arguments::command(), BLESS);
+    }
 }

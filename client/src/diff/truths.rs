@@ -8,7 +8,7 @@
 //! counted.
 //!
 //! The seeds are fixed: what passes once passes always. In full, with the table for
-//! docs/ACCURACY.md:
+//! docs/evidence/accuracy.md:
 //!
 //! ```text
 //! cargo test --release -p unikprof-client --lib diff::truths -- --ignored --nocapture
@@ -179,7 +179,7 @@ fn equal_recordings_are_seldom_shown_as_different() {
     }
 }
 
-/// A fifth of the pairs of the table in docs/ACCURACY.md.
+/// A fifth of the pairs of the table in docs/evidence/accuracy.md.
 #[test]
 fn slower_functions_are_found_with_the_stated_power() {
     let recorded = Recorded::real();

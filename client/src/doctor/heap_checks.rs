@@ -65,7 +65,9 @@ fn enough(profile: &Profile) -> Check {
             "no samples: the guest allocated nothing, or does not report its allocations to the \
              agent",
         )
-        .advise(format!("see docs/embedding for the calls that an allocator makes; {more_often}")),
+        .advise(format!(
+            "see docs/guide/memory.md for the calls that an allocator makes; {more_often}"
+        )),
         few if few < FEW => Check::new("enough", Verdict::Look, finding)
             .advise(format!("record for longer, or {more_often}")),
         _ => Check::new("enough", Verdict::Good, finding),

@@ -465,9 +465,8 @@ pub(super) fn reachable(agent: &AgentInfo) -> Check {
         ),
     };
     Check::new("reachable", verdict, finding).advise(
-        "let the agent own its network (docs/xen.md), or start recordings before the guest is busy \
-         and fetch them \
-         afterwards",
+        "let the agent own its network (docs/guide/rust.md), or start recordings before the guest \
+         is busy and fetch them afterwards",
     )
 }
 

@@ -70,14 +70,14 @@ pub enum RecordError {
     #[error(
         "the guest has reported no allocation to its agent so far, so none can be recorded: its \
          allocator must report to the \
-         agent, which needs the feature `heap` (C: `--heap`); see docs/embedding/memory.md"
+         agent, which needs the feature `heap` (C: `--heap`); see docs/guide/memory.md"
     )]
     NoAllocations,
     /// The guest does not allow traces.
     #[error(
         "the guest does not allow traces: build it with the agent's feature `trace` (C: `--trace`) \
          and give the agent \
-         memory for traces when the guest starts; see docs/trace.md"
+         memory for traces when the guest starts; see docs/guide/trace.md"
     )]
     NoTraces,
     /// The agent takes requests too short for what it accepts.

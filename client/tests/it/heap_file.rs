@@ -160,10 +160,10 @@ fn a_guest_without_the_feature_is_told_what_to_build() {
         &["leaks", "1s"],
     ] {
         let (_, error) = connect(5, words);
-        has(&error, &["feature `heap`", "docs/embedding/memory.md"]);
+        has(&error, &["feature `heap`", "docs/guide/memory.md"]);
     }
     let (_, error) = connect(5, &["trace", "main", "--for", "1s"]);
-    has(&error, &["feature `trace`", "docs/trace.md"]);
+    has(&error, &["feature `trace`", "docs/guide/trace.md"]);
     let (info, _) = connect(0, &["info"]);
     has(
         &info,

@@ -418,7 +418,8 @@ fn a_folder_is_all_its_recordings() {
     assert_eq!(json["samples"]["recorded"], 2 * script.samples());
 }
 
-/// For docs/BENCHMARKS.md: a day of dumps, one every 15 s, each with a ring of 15,000 samples.
+/// For docs/evidence/benchmarks.md: a day of dumps, one every 15 s, each with a ring of 15,000
+/// samples.
 #[test]
 #[ignore = "by hand: writes some hundred MB and takes minutes unless optimised"]
 fn a_day_of_dumps_is_read() {

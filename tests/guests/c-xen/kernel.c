@@ -1,7 +1,7 @@
 /* A small unikernel in C with the profiler in it. It boots as PVH, works, and serves the profiler's clients.
  *
  * The code for embedding is in profiler.c, timer.c (on_tick) and threads.c (on_block, on_wake); the rest is
- * that of any kernel. docs/embedding/c.md describes how to compile and link it. */
+ * that of any kernel. docs/guide/c.md describes how to compile and link it. */
 #include <stddef.h>
 
 #include "clock.h"

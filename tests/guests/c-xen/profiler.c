@@ -44,7 +44,7 @@ static uint8_t memory[1 << 20];
 static uint8_t caller_memory[10 * CALLER_ROWS];
 
 #ifdef CALLER_TABLE_BYTES
-/* Filled after the kernel was linked: docs/embedding/c.md. */
+/* Filled after the kernel was linked: docs/guide/c.md. */
 __attribute__((section(".unikprof.callers"))) static const uint8_t caller_table[CALLER_TABLE_BYTES] = { 0 };
 #endif
 

@@ -1,5 +1,5 @@
 /* Calls a function in batches, and prints the median and the least time of a call over the batches:
- * calls BATCHES CALLS. docs/BENCHMARKS.md compares tracers with it. */
+ * calls BATCHES CALLS. docs/evidence/benchmarks.md compares tracers with it. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

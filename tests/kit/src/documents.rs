@@ -13,7 +13,7 @@ pub fn root() -> &'static Path {
 /// `README.md` of the repository and of the archive, and all pages of `docs`.
 pub fn pages() -> Vec<PathBuf> {
     let mut pages = ["README.md", "agent/capi/README.md"].map(|page| root().join(page)).to_vec();
-    for folder in ["docs", "docs/embedding", "docs/fleet"] {
+    for folder in ["docs", "docs/design", "docs/evidence", "docs/guide", "docs/reference"] {
         let files = fs::read_dir(root().join(folder)).unwrap();
         let paths = files.map(|file| file.unwrap().path());
         pages.extend(paths.filter(|path| path.extension().is_some_and(|it| it == "md")));
@@ -24,6 +24,8 @@ pub fn pages() -> Vec<PathBuf> {
 /// The arguments with which the pages run `program`, each with the line that shows it.
 pub fn commands(program: &str) -> Vec<(String, Vec<String>)> {
     let texts = pages().into_iter().map(|page| fs::read_to_string(page).unwrap());
+    // What is made from the definitions of the programs begins with a comment.
+    let texts = texts.filter(|text| !text.starts_with("<!--"));
     texts.flat_map(|text| commands_of(&text, program)).collect()
 }
 

@@ -10,6 +10,8 @@ pub mod documents;
 pub mod engines;
 pub mod frames;
 pub mod noise;
+#[cfg(feature = "reference")]
+pub mod reference;
 
 /// Demands that a value matches a pattern, and shows it if it does not.
 #[macro_export]

@@ -25,7 +25,8 @@ use crate::vcpu::VcpuId;
 /// within a second: Xen takes it for a counter that has wrapped.
 ///
 /// `set_timer_op` takes the time in a register. `VCPUOP_set_singleshot_timer`, which does the same,
-/// reads a structure for which Xen walks the guest's page tables; docs/BENCHMARKS.md has both.
+/// reads a structure for which Xen walks the guest's page tables;
+/// docs/evidence/benchmarks.md has both.
 ///
 /// # Errors
 /// None that Xen documents; what it returned.

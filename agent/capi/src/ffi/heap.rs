@@ -4,7 +4,7 @@
 //! [`entry`](super::entry). Nearly all allocations return before they enter the agent:
 //! [`COUNTDOWNS`] decide them.
 //!
-//! Why: docs/decisions.md#allocations-before-the-agent.
+//! Why: docs/design/decisions.md#allocations-before-the-agent.
 
 use core::ffi::{c_char, c_void};
 

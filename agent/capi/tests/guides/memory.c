@@ -1,4 +1,4 @@
-/* What surrounds the code of docs/embedding/memory.md in the kernels that it is about. */
+/* What surrounds the code of docs/guide/memory.md in the kernels that it is about. */
 #include <unikprof.h>
 
 static unsigned char live[64 << 10];

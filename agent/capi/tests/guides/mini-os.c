@@ -1,4 +1,4 @@
-/* What surrounds the code of docs/embedding/mini-os.md in Mini-OS and lwIP. */
+/* What surrounds the code of docs/guide/mini-os.md in Mini-OS and lwIP. */
 #define CONFIG_UNIKPROF
 #include <stddef.h>
 #include <stdint.h>

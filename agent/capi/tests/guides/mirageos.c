@@ -1,4 +1,4 @@
-/* What surrounds the code of docs/embedding/mirageos.md in Solo5 and mirage-xen. */
+/* What surrounds the code of docs/guide/mirageos.md in Solo5 and mirage-xen. */
 #include <stdbool.h>
 #include <unikprof_xen.h>
 

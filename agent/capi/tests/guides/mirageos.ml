@@ -1,17 +1,12 @@
-(* What surrounds the OCaml of docs/embedding/mirageos.md: the parts of the libraries that it uses. *)
+(* What surrounds the OCaml of docs/guide/mirageos.md: the parts of the libraries that it uses. *)
 module type LWT = sig
   type 'a t
-
-  val return_unit : unit t
-  val ( >>= ) : 'a t -> ('a -> 'b t) -> 'b t
 end
 
 module Page
     (Lwt : LWT)
     (Cstruct : sig
       type t
-
-      val sub_copy : t -> int -> int -> t
     end)
     (Stack : sig
       type t
@@ -38,14 +33,11 @@ module Page
       end
     end)
     (Guest : sig
-      val piece : Cstruct.t
       val render : string -> Cstruct.t
     end) =
 struct
-  open Lwt
   open Guest
 
 //= 1
 //= 2
-//= 3
 end

@@ -1,4 +1,4 @@
-# What surrounds the code of docs/embedding/mirageos.md in Solo5's interrupt entry.
+# What surrounds the code of docs/guide/mirageos.md in Solo5's interrupt entry.
     .text
 irq_entry:
 //= 1

@@ -1,4 +1,4 @@
-/* What surrounds the code of docs/embedding/unikraft-arm64.md in Unikraft and its application. */
+/* What surrounds the code of docs/guide/unikraft-arm64.md in Unikraft and its application. */
 #include <stddef.h>
 #include <stdint.h>
 #include <xen/vcpu.h>

@@ -9,15 +9,16 @@ use std::{env, fs};
 use unikprof_test_kit::documents::{commands, framed, pages, root};
 
 /// The pages with code of their own, its language, and the file with what surrounds it.
-const PAGES: [(&str, &str, &str); 9] = [
-    ("docs/embedding/mini-os.md", "c", "mini-os.c"),
-    ("docs/embedding/unikraft.md", "c", "unikraft.c"),
-    ("docs/embedding/unikraft-arm64.md", "c", "unikraft-arm64.c"),
-    ("docs/embedding/memory.md", "c", "memory.c"),
-    ("docs/embedding/memory.md", "ocaml", "memory.ml"),
-    ("docs/embedding/mirageos.md", "c", "mirageos.c"),
-    ("docs/embedding/mirageos.md", "asm", "mirageos.s"),
-    ("docs/embedding/mirageos.md", "ocaml", "mirageos.ml"),
+const PAGES: [(&str, &str, &str); 10] = [
+    ("docs/guide/hosted.md", "c", "hosted.c"),
+    ("docs/guide/mini-os.md", "c", "mini-os.c"),
+    ("docs/guide/unikraft.md", "c", "unikraft.c"),
+    ("docs/guide/unikraft-arm64.md", "c", "unikraft-arm64.c"),
+    ("docs/guide/memory.md", "c", "memory.c"),
+    ("docs/guide/memory.md", "ocaml", "memory.ml"),
+    ("docs/guide/mirageos.md", "c", "mirageos.c"),
+    ("docs/guide/mirageos.md", "asm", "mirageos.s"),
+    ("docs/guide/mirageos.md", "ocaml", "mirageos.ml"),
     ("agent/capi/README.md", "c", "readme.c"),
 ];
 

@@ -1,7 +1,7 @@
 //! Allocations: which of them are sampled, and for which recordings.
 //!
-//! Why: docs/decisions.md#a-chunk-of-bytes-between-two-looks,
-//! docs/decisions.md#the-size-is-the-leaf.
+//! Why: docs/design/decisions.md#a-chunk-of-bytes-between-two-looks,
+//! docs/design/decisions.md#the-size-is-the-leaf.
 #![cfg(feature = "heap")]
 
 use unikprof_proto::code::{frame_code, mode};

@@ -1,8 +1,8 @@
 //! Blocked time: the stack that a vCPU blocks on, and for how long.
 //!
-//! Why: docs/decisions.md#blocked-time-is-charged-at-the-wake-and-at-a-flip,
-//! docs/decisions.md#the-samplers-timer-is-disarmed-in-a-wait,
-//! docs/decisions.md#running-and-blocked-time-have-targets-of-their-own.
+//! Why: docs/design/decisions.md#blocked-time-is-charged-at-the-wake-and-at-a-flip,
+//! docs/design/decisions.md#the-samplers-timer-is-disarmed-in-a-wait,
+//! docs/design/decisions.md#running-and-blocked-time-have-targets-of-their-own.
 
 use unikprof_proto::code::{frame_code, mode};
 use unikprof_proto::message::Counter;

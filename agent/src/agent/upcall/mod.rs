@@ -1,7 +1,7 @@
 //! The timer upcall: ticks and deadlines.
 //!
-//! Why: docs/decisions.md#a-tick-finds-cold-caches,
-//! docs/decisions.md#small-values-stay-in-registers.
+//! Why: docs/design/decisions.md#a-tick-finds-cold-caches,
+//! docs/design/decisions.md#small-values-stay-in-registers.
 
 mod allocation;
 mod blocking;

@@ -1,6 +1,6 @@
 //! The calls from the guest's upcall and idle loop: ticks, kicks, blocking and waking.
 //!
-//! Why: docs/decisions.md#guest-deadlines-are-on-the-agents-clock.
+//! Why: docs/design/decisions.md#guest-deadlines-are-on-the-agents-clock.
 
 use xen_sys_lite::Hypercall;
 

@@ -1,7 +1,7 @@
 //! The x86-64 parts of the Xen platform: Xen's single-shot timer, the cycle counter, random
 //! numbers.
 //!
-//! Why: docs/decisions.md#set_timer_op-arms-the-timer.
+//! Why: docs/design/decisions.md#set_timer_op-arms-the-timer.
 #![allow(unsafe_code)]
 
 use core::arch::asm;

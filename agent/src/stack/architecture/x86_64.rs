@@ -1,6 +1,6 @@
 //! The architecture-specific parts of the walk for x86_64.
 //!
-//! Why: docs/decisions.md#instructions-are-read-in-the-programs-text-only.
+//! Why: docs/design/decisions.md#instructions-are-read-in-the-programs-text-only.
 
 use unikprof_proto::caller_table::{Base, Caller, Rule, machine};
 

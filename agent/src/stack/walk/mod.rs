@@ -12,7 +12,8 @@
 //! in code that was loaded or generated later, become frames of [unknown
 //! code](frame_code::UNKNOWN_CODE), under stricter conditions; see `chain`.
 //!
-//! Why: docs/decisions.md#unknown-code, docs/decisions.md#at-most-eight-stacks-a-walk.
+//! Why: docs/design/decisions.md#unknown-code,
+//! docs/design/decisions.md#at-most-eight-stacks-a-walk.
 
 use unikprof_proto::caller_table::Rule;
 use unikprof_proto::code::frame_code;

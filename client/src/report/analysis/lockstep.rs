@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "by hand: prints the figures of docs/ACCURACY.md"]
+    #[ignore = "by hand: prints the figures of docs/evidence/accuracy.md"]
     fn in_full() {
         println!("{:?} of 1,000", of_nothing(1_000));
     }

@@ -15,7 +15,7 @@ use crate::hosted::page::drive;
 /// How many samples it takes to see how varied the work is.
 const ENOUGH: u64 = 1_000;
 
-/// The page finds what README tells of. With `UNIKPROF_PICTURES=docs` the pictures are the
+/// The page finds what README tells of. With `UNIKPROF_PICTURES=docs/pictures` the pictures are the
 /// documentation's.
 fn shows_the_mistake(client: &Client, folded: &str, samples: u64) {
     let is_in = |stack: &str| stack.split(';').any(|name| name.ends_with("note::is_spam"));

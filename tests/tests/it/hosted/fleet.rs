@@ -260,7 +260,7 @@ fn prometheus_answers_about_the_fleet() {
         ask("sum(unikprof_profile_ticks_total{outcome=\"recorded\"})").filter(|ticks| *ticks > 0.0)
     });
     // What the documentation has for Grafana, and the rules.
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/fleet");
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide/fleet");
     let dashboard = fs::read(docs.join("dashboard.json")).unwrap();
     let dashboard: Value = serde_json::from_slice(&dashboard).unwrap();
     for panel in dashboard["panels"].as_array().unwrap() {

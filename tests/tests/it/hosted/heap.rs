@@ -164,7 +164,7 @@ fn look(look: &Look) {
 }
 
 /// The leak is found, with its function and its growth, and nothing else is shown. `UNIKPROF_LONG`
-/// takes the rates and the times of docs/client.md: 24 minutes.
+/// takes the rates and the times of docs/evidence/accuracy.md: 24 minutes.
 #[test]
 #[ignore = "full: records a guest"]
 pub(crate) fn a_leak_in_traffic_is_found_and_nothing_else() {

@@ -57,7 +57,7 @@ pub(crate) fn assert_recorded(guest: &Guest<'_>, client: &Client) {
 }
 
 /// A snapshot of a guest that does not poll shows the function that `xenctx` shows from dom0.
-/// Prints for how long the vCPU did not run in either, for docs/BENCHMARKS.md.
+/// Prints for how long the vCPU did not run in either, for docs/evidence/benchmarks.md.
 #[test]
 #[ignore = "full: boots a real Xen"]
 fn a_snapshot_of_a_stuck_guest_shows_what_xenctx_shows() {

@@ -11,7 +11,7 @@
 //! `--dropin` builds the agent for guests that know nothing of it. It starts when the guest, linked
 //! with `-Wl,--wrap=solo5_app_main`, calls that function, writes a crash dump when it calls
 //! `solo5_abort` or `solo5_exit` wrapped in the same way, and has `MIB` mebibytes of memory (by
-//! default 4). `objcopy --redefine-sym` names other functions (docs/embedding/dropin.md).
+//! default 4). `objcopy --redefine-sym` names other functions (docs/guide/dropin.md).
 //!
 //! Needs GNU binutils (`as`, `ld`, `objcopy`, `ar`) and a Rust toolchain, for another processor
 //! those with its prefix and its target.
@@ -102,7 +102,7 @@ const USAGE: &str =
 
 const HELP: &str = "Builds the agent as a static library and copies it with its headers to FOLDER.
 
-libunikprof.a, for kernels that call it (docs/embedding/c.md):
+libunikprof.a, for kernels that call it (docs/guide/c.md):
   --arch ARCH    the kernel's processor: x86_64 or aarch64 [default: x86_64]
   --smoltcp      its own TCP, for kernels that exchange Ethernet frames
   --noise        keys
@@ -110,7 +110,7 @@ libunikprof.a, for kernels that call it (docs/embedding/c.md):
   --heap         allocations and what is still held
   --trace        traces of functions, by breakpoints; for x86_64
 
---dropin: libunikprof-dropin.a, for PVH guests without a change (docs/embedding/dropin.md):
+--dropin: libunikprof-dropin.a, for PVH guests without a change (docs/guide/dropin.md):
   --trace        traces of functions, by breakpoints
   --memory MIB   for stacks, caller table and ring [default: 4]";
 

@@ -10,7 +10,8 @@ fn size(agent: Agent) -> [u64; 3] {
     [sizes.text, sizes.data, sizes.bss]
 }
 
-/// Prints the rows of docs/BENCHMARKS.md. How large the archive may be is the archive's own test.
+/// Prints the rows of docs/evidence/benchmarks.md. How large the archive may be is the archive's own
+/// test.
 #[test]
 #[ignore = "full: boots a real Xen"]
 fn the_agent_adds_code_and_its_tcp_more() {
