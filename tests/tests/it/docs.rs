@@ -178,5 +178,5 @@ fn documented_commands_run_tests() {
             checked += 1;
         }
     }
-    assert!(checked > 10, "only {checked} commands: the search is wrong");
+    assert!(checked > 5, "only {checked} commands: the search is wrong");
 }

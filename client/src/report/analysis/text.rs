@@ -144,6 +144,12 @@ fn the_most<'r>(report: &'r Report<'_>) -> Option<(String, Option<&'r str>)> {
         let kind = report.symbolized.function(row.function).kind;
         matches!(kind, FunctionKind::Named | FunctionKind::Address)
     };
+    let is_blocked =
+        |row: &&super::super::FunctionRow| row.text == "[blocked]" && row.own_share.share > 0.5;
+    if let Some(row) = table.rows.iter().find(is_blocked).filter(|_| table.unit == Unit::Samples) {
+        let share = with_interval(&row.own_share, table.unit);
+        return Some((format!("blocked for {share} of the time"), None));
+    }
     let row = table.rows.iter().find(is_code)?;
     let share = with_interval(&row.own_share, table.unit);
     Some((

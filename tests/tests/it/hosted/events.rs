@@ -75,7 +75,7 @@ fn every_kind_is_printed() {
     // The inner one of two that overlap takes 50 ms at least, the other one twice that.
     assert!(inner["p50_ns"].as_u64() >= Some(50_000_000), "{inner}");
     assert!(inner["max_ns"].as_u64() >= Some(100_000_000), "{inner}");
-    let text = client.report("a.unikprof", &[]).expect_success().stdout;
+    let text = client.report("a.unikprof", &["--accounting"]).expect_success().stdout;
     assert!(text.contains("rejected 46 event names"), "{text}");
 }
 

@@ -52,7 +52,7 @@ fn what_arrived_before_the_line_broke_for_good_is_kept_and_said() {
     );
     let part = recording.profile.sample_count();
     let report = client.report("part.unikprof", &[]).expect_success();
-    assert!(report.stderr.contains("incomplete"), "{}", report.stderr);
+    assert!(report.stdout.contains("incomplete"), "{}", report.stdout);
 
     // The guest still has all of it.
     let direct = guest.client();
