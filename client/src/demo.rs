@@ -148,8 +148,7 @@ fn show(
         .map_err(|source| Failure::Report { path: "-".into(), source })?;
     cli::print_local(true, screen)?;
 
-    let whole = ReportOptions { accounting: true, ..ReportOptions::default() };
-    let report = Report::new(&symbolized, whole)
+    let report = Report::new(&symbolized, ReportOptions::default())
         .with_timeline(TimelineView::of(&recording))
         .with_callers(symbolizer);
     let mut written = vec![(path.to_owned(), "the recording; all other files are made from it")];

@@ -313,9 +313,27 @@ impl<'a> Report<'a> {
 
     /// Writes the report. The writer is given large pieces and flushed.
     pub fn write(&self, format: Format, out: &mut dyn Write) -> Result<(), ReportError> {
+        self.write_telling(format, self.options.accounting, out)
+    }
+
+    /// The same for a file that is kept: a text has the whole accounting.
+    pub(crate) fn write_in_full(
+        &self,
+        format: Format,
+        out: &mut dyn Write,
+    ) -> Result<(), ReportError> {
+        self.write_telling(format, true, out)
+    }
+
+    fn write_telling(
+        &self,
+        format: Format,
+        accounting: bool,
+        out: &mut dyn Write,
+    ) -> Result<(), ReportError> {
         let mut out = BufWriter::with_capacity(1 << 16, out);
         match format {
-            Format::Text => text::write(self, &mut out)?,
+            Format::Text => text::write(self, accounting, &mut out)?,
             Format::Folded => folded::write(self, &mut out)?,
             #[cfg(feature = "svg")]
             Format::Svg => svg::write(self, &mut out)?,

@@ -295,7 +295,7 @@ pub(crate) fn write_report(
     path: &Path,
 ) -> Result<(), Failure> {
     let mut file = AtomicFile::create(path)?;
-    match report.write(format, &mut file) {
+    match report.write_in_full(format, &mut file) {
         Ok(()) => Ok(file.publish()?),
         Err(ReportError::Write(source)) => Err(file.failed(source).into()),
         Err(source) => Err(failed(path, source)),

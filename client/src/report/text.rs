@@ -70,7 +70,7 @@ impl Figures {
     }
 }
 
-pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(report: &Report<'_>, accounting: bool, out: &mut impl Write) -> io::Result<()> {
     let profile = report.symbolized.profile();
     let table = report.functions();
     let columns = report.options.columns.unwrap_or(DEFAULT_COLUMNS);
@@ -96,10 +96,10 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         write_functions(report, table, &analysis, out)?;
     }
     let all = warnings::of(report, table);
-    if report.options.accounting || seconds.is_some() {
+    if accounting || seconds.is_some() {
         write_events(report, out)?;
     }
-    if report.options.accounting {
+    if accounting {
         writeln!(out)?;
         all.iter().try_for_each(|warning| writeln!(out, "warning: {warning}"))?;
         return write_accounting(report, out);

@@ -85,7 +85,7 @@ fn report(recording: &Recording) {
         let _ = report.write(format, &mut Vec::new());
     }
     let diagnosis = Diagnosis::of_recording(recording, &Symbolizer::default());
-    assert!(!diagnosis.text(80).contains("NaN"));
+    assert!(!diagnosis.text(80, true).contains("NaN"));
     assert!(diagnosis.json()["checks"].is_array());
 }
 

@@ -86,7 +86,7 @@ pub(crate) fn what_is_held_has_the_stack_that_allocated_it() {
     let arenas = held["heap"]["arenas"].as_array().unwrap();
     assert_eq!(arenas[0]["name"], "objects", "{arenas:?}");
     assert!(held["heap"]["explained_share"].as_f64().unwrap() > 0.0);
-    let text = client.report("run.unikprof", &[]).expect_success().stdout;
+    let text = client.report("run.unikprof", &["--accounting"]).expect_success().stdout;
     assert!(text.contains("used of"), "{text}");
     let doctor = client.run(&["doctor", "run.unikprof", "--json"]);
     let doctor: Value = serde_json::from_str(&doctor.stdout).unwrap();
