@@ -107,6 +107,11 @@ pub(crate) struct WindowOf {
 }
 
 impl Finding {
+    /// Whether it is about what the guest's code does.
+    fn is_of_code(&self) -> bool {
+        [dominating::RULE, memory::RULE].contains(&self.rule)
+    }
+
     fn new(
         rule: &'static str,
         score: u32,
@@ -194,9 +199,9 @@ impl Analysis {
                 Err(why) => analysis.unchecked.push(Unchecked { rule: name, why }),
             }
         }
-        // Stable: equal scores stay in the order of the rules.
-        let by_score = |finding: &Finding| std::cmp::Reverse(finding.score);
-        analysis.findings.sort_by_key(by_score);
+        // Functions before all else. Stable: equal scores stay in the order of the rules.
+        let order = |finding: &Finding| (!finding.is_of_code(), std::cmp::Reverse(finding.score));
+        analysis.findings.sort_by_key(order);
         analysis
     }
 }

@@ -648,6 +648,8 @@ fn the_answer_is_at_most_three_lines() {
     let answer = |guest: Guest| {
         guest.analyze(|analysis, report| {
             let mut text = Vec::new();
+            // Of the page and JSON, too.
+            assert!(analysis.findings.is_sorted_by_key(|finding| !finding.is_of_code()));
             analysis.write_answer(report, 60, &mut text).unwrap();
             String::from_utf8(text).unwrap()
         })

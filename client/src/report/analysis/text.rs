@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use super::super::interval::Interval;
 use super::super::text::write_paragraph;
 use super::super::{DEFAULT_COLUMNS, Report, shorten};
-use super::{Analysis, Finding, dominating, memory};
+use super::{Analysis, Finding};
 use crate::finding::paragraph;
 use crate::profile::Unit;
 use crate::symbols::FunctionKind;
@@ -68,14 +68,11 @@ impl Analysis {
         const MOST: usize = 3;
         // A name is not made shorter than that.
         const NAME: usize = 24;
-        let is_of_code = |found: &&Finding| [dominating::RULE, memory::RULE].contains(&found.rule);
-        let (of_code, others): (Vec<&Finding>, Vec<&Finding>) =
-            self.findings.iter().partition(is_of_code);
         let mut lines: Vec<(String, Option<&str>)> = Vec::new();
-        if of_code.is_empty() {
+        if !self.findings.iter().any(Finding::is_of_code) {
             lines.extend(the_most(report));
         }
-        for found in of_code.into_iter().chain(others) {
+        for found in &self.findings {
             lines.push((found.finding.clone(), found.functions.first().map(String::as_str)));
         }
         if lines.is_empty() {
