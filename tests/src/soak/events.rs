@@ -59,7 +59,7 @@ struct Reached {
 impl Follower<'_> {
     /// Follows until told to stop, one client after the other.
     pub(crate) fn follow(&self, random: &mut Random) -> Result<Followed> {
-        let words = ["events", "--follow", "--json", "--only", "mark,span,counter"];
+        let words = ["events", "--follow", "--last", "1h", "--json", "--only", "mark,span,counter"];
         let path = self.downloads.folder.join("events.json");
         let mut followed = Followed::default();
         while !self.stop.load(Ordering::Relaxed) {

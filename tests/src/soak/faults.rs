@@ -8,17 +8,12 @@ use unikprof_proto::secure::RECORD_HEADER;
 
 use super::random::Random;
 
-/// Between two parts of what is sent slowly.
-const SLICE: Duration = Duration::from_millis(5);
-
 /// A fault of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
     Delay(Duration),
     SingleBytes,
-    /// 4 KB/s pass.
-    Slow,
     /// Closed after so many bytes.
     Cut(u64),
     /// Reset after so many bytes.
@@ -47,7 +42,6 @@ impl Fault {
             Fault::None => "none",
             Fault::Delay(_) => "delay",
             Fault::SingleBytes => "single bytes",
-            Fault::Slow => "4 KB/s",
             Fault::Cut(_) => "cut",
             Fault::Reset(_) => "reset",
             Fault::HalfClose(_) => "half close",
@@ -67,7 +61,7 @@ impl Fault {
         let bound = random.pick(&[60, 300, 1_000, 8_000]);
         let anywhere = random.below(bound);
         let record = random.below(6);
-        let kinds = if keyed { 14 } else { 9 };
+        let kinds = if keyed { 13 } else { 8 };
         match random.below(kinds) {
             0 => Fault::Delay(Duration::from_millis(1 + random.below(120))),
             1 => Fault::SingleBytes,
@@ -76,11 +70,10 @@ impl Fault {
             5 => Fault::HalfClose(anywhere),
             6 => Fault::Stall(anywhere, Duration::from_millis(500 + random.below(3_000))),
             7 => Fault::Alter(anywhere),
-            8 => Fault::Slow,
-            9 => Fault::AlterRecord(record),
-            10 => Fault::ReplayRecord(record),
-            11 => Fault::ReorderRecord(record),
-            12 => Fault::DropRecord(record),
+            8 => Fault::AlterRecord(record),
+            9 => Fault::ReplayRecord(record),
+            10 => Fault::ReorderRecord(record),
+            11 => Fault::DropRecord(record),
             _ => Fault::CutRecord(record),
         }
     }
@@ -136,7 +129,7 @@ impl Direction {
         Direction {
             fault,
             passed: 0,
-            happened: matches!(fault, Fault::Delay(_) | Fault::SingleBytes | Fault::Slow),
+            happened: matches!(fault, Fault::Delay(_) | Fault::SingleBytes),
             records: of_records.then(Records::default),
             held: Vec::new(),
         }
@@ -152,10 +145,6 @@ impl Direction {
             Fault::None => vec![Step::Pass(bytes.into())],
             Fault::Delay(wait) => vec![Step::Wait(wait), Step::Pass(bytes.into())],
             Fault::SingleBytes => bytes.iter().map(|byte| Step::Pass(vec![*byte])).collect(),
-            Fault::Slow => {
-                let slowly = |part: &[u8]| [Step::Wait(SLICE), Step::Pass(part.into())];
-                bytes.chunks(20).flat_map(slowly).collect()
-            }
             Fault::Cut(at) => self.until(at, bytes, &[Step::Cut]),
             Fault::Reset(at) => self.until(at, bytes, &[Step::Reset]),
             Fault::HalfClose(at) => self.until(at, bytes, &[Step::HalfClose]),
