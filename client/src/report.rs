@@ -293,20 +293,21 @@ impl<'a> Report<'a> {
         self
     }
 
-    /// Whether a format suits the recording, and is built in.
+    /// Whether a format is built in, suits the recording, and has something to show.
     pub(crate) fn suits(&self, format: Format) -> Result<(), ReportError> {
+        let profile = self.symbolized.profile();
+        let is_empty = match format {
+            // The front end rejects a profile without threads.
+            Format::Firefox => profile.vcpus().is_empty() && profile.samples().is_empty(),
+            // speedscope rejects a file without profiles.
+            Format::Svg | Format::Speedscope => self.weights.shown() == 0,
+            _ => false,
+        };
         match format {
             Format::Chrome => Err(ReportError::OnlyTraces { format }),
             Format::Svg if cfg!(not(feature = "svg")) => Err(ReportError::NotBuiltIn { format }),
             Format::Otlp if cfg!(not(feature = "otlp")) => Err(ReportError::NotBuiltIn { format }),
-            Format::Firefox | Format::Speedscope
-                if self.symbolized.profile().samples().is_empty() =>
-            {
-                Err(ReportError::Empty { recorded: 0 })
-            }
-            Format::Svg if self.weights.shown() == 0 => {
-                Err(ReportError::Empty { recorded: self.weights.recorded })
-            }
+            _ if is_empty => Err(ReportError::Empty { recorded: self.weights.recorded }),
             _ => Ok(()),
         }
     }
@@ -331,6 +332,7 @@ impl<'a> Report<'a> {
         accounting: bool,
         out: &mut dyn Write,
     ) -> Result<(), ReportError> {
+        self.suits(format)?;
         let mut out = BufWriter::with_capacity(1 << 16, out);
         match format {
             Format::Text => text::write(self, accounting, &mut out)?,
@@ -338,16 +340,16 @@ impl<'a> Report<'a> {
             #[cfg(feature = "svg")]
             Format::Svg => svg::write(self, &mut out)?,
             #[cfg(not(feature = "svg"))]
-            Format::Svg => return Err(ReportError::NotBuiltIn { format }),
+            Format::Svg => {}
             Format::Page => page::write(self, &mut out)?,
             Format::Pprof => pprof::write(self, &mut out)?,
             Format::Firefox => firefox::write(self, &mut out)?,
             #[cfg(feature = "otlp")]
             Format::Otlp => otlp::write(self, &mut out)?,
             #[cfg(not(feature = "otlp"))]
-            Format::Otlp => return Err(ReportError::NotBuiltIn { format }),
+            Format::Otlp => {}
             Format::Speedscope => speedscope::write(self, &mut out)?,
-            Format::Chrome => return Err(ReportError::OnlyTraces { format }),
+            Format::Chrome => {}
             Format::Json => json::write(self, &mut out)?,
         }
         out.flush()?;

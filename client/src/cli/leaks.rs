@@ -17,7 +17,8 @@ use crate::profile::{Amounts, Frame, Held, LiveSample, Mode as RecordedMode, Nod
 use crate::progress::ProgressLine;
 use crate::record::{self, Mode, Outcome, Session, Settings, own_name};
 use crate::recording::{Reading, Recording};
-use crate::report::heap::{is_lower_bound, warnings, without_allocator};
+use crate::report::heap::{is_lower_bound, warnings};
+use crate::report::without_sampler;
 use crate::symbols::Symbolizer;
 use crate::units::duration;
 
@@ -260,7 +261,7 @@ fn show(
     told: Option<String>,
 ) -> Result<(), Failure> {
     let mut symbolized = symbolizer.resolve(&looked.recording.profile)?;
-    let trimmed = without_allocator(&symbolized);
+    let trimmed = without_sampler(&symbolized);
     if let Some(trimmed) = &trimmed {
         symbolized = symbolized.of_window(trimmed);
     }

@@ -53,11 +53,6 @@ impl Categories {
 }
 
 pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> Result<(), ReportError> {
-    let profile = report.symbolized.profile();
-    if profile.vcpus().is_empty() && profile.samples().is_empty() {
-        // The front end rejects a profile without threads.
-        return Err(ReportError::Empty { recorded: report.weights.recorded });
-    }
     // No time and no name in the header: equal profiles are equal files.
     let mut gzip = GzBuilder::new().write(out, Compression::default());
     write_json(report, &mut gzip)?;

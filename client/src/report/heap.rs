@@ -454,7 +454,7 @@ pub(crate) fn explained(profile: &Profile, arenas: &[Arena]) -> Option<f64> {
 
 /// The profile without the allocator's own functions at the inner ends of its stacks; `None` where
 /// time was recorded.
-pub(crate) fn without_allocator(symbolized: &Symbolized<'_>) -> Option<Profile> {
+pub(super) fn without_allocator(symbolized: &Symbolized<'_>) -> Option<Profile> {
     let profile = symbolized.profile();
     let heap = profile.heap.as_ref()?;
     let is_own: Vec<bool> = profile

@@ -26,10 +26,6 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> Result<(), Rep
         shared: Shared { frames: frames(report) },
         profiles: profiles(report).map_err(io::Error::other)?,
     };
-    if file.profiles.is_empty() {
-        // speedscope rejects a file without profiles.
-        return Err(ReportError::Empty { recorded: report.weights.recorded });
-    }
     serde_json::to_writer(out, &file).map_err(io::Error::from)?;
     Ok(())
 }

@@ -34,9 +34,6 @@ const LEAST_ROW_SHARE: f64 = 0.02;
 
 pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> Result<(), ReportError> {
     let shown = report.weights.shown();
-    if shown == 0 {
-        return Err(ReportError::Empty { recorded: report.weights.recorded });
-    }
     let least = (shown as f64 * LEAST_SHARE).ceil() as u64;
     let mut rows = Rows::default();
     walk(report, least, &mut rows);
