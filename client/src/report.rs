@@ -202,6 +202,8 @@ pub struct Report<'a> {
     calls: Option<Calls>,
     annotation: Option<Annotation>,
     is_analyzed: bool,
+    /// A warning that a text on the terminal leaves out: it is told as an error.
+    told: Option<String>,
     /// By the address of a frame, its function's code; empty if it was not looked up.
     ranges: HashMap<u64, Range<u64>>,
     /// By frame, how its image says that its caller is found; empty if it was not looked up.
@@ -224,6 +226,7 @@ impl<'a> Report<'a> {
             calls: None,
             annotation: None,
             is_analyzed: false,
+            told: None,
             ranges: HashMap::new(),
             callers: Vec::new(),
         }
@@ -242,6 +245,12 @@ impl<'a> Report<'a> {
     #[must_use]
     pub fn with_annotation(mut self, annotation: Annotation) -> Report<'a> {
         self.annotation = Some(annotation);
+        self
+    }
+
+    /// Leaves out a warning in a text, but for [files](Report::write_in_full).
+    pub(crate) fn without_warning(mut self, told: Option<String>) -> Report<'a> {
+        self.told = told;
         self
     }
 

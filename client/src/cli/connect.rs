@@ -406,7 +406,11 @@ impl Conversation {
         };
         let Outcome { path, displaced, incomplete, .. } = outcome;
         let ended = Failure::of_recording(path, displaced, shown, incomplete);
-        ended.inspect_err(|_| plan.recording.keep())
+        ended.inspect_err(|failure| {
+            if failure.text().is_some() {
+                plan.recording.keep();
+            }
+        })
     }
 
     /// Writes the reports and a summary.
@@ -464,17 +468,19 @@ impl Conversation {
         let told = told.as_ref().map(printable);
         warnings.retain(|warning| Some(warning) != told.as_ref());
         let is_shown = !to_stdout && !self.json;
-        ReportOutput::write_telling(&warnings, &plan.reports, &report, is_shown)?;
+        let written = ReportOutput::write_telling(&warnings, &plan.reports, &report, is_shown);
         if to_stdout {
-            return Ok(());
+            return written;
         }
         if self.json {
-            return print(json::recorded(&recording, cut.as_ref(), &files));
+            return written.and_then(|()| print(json::recorded(&recording, cut.as_ref(), &files)));
         }
         let mut text = Vec::new();
-        let shown = report.write(Format::Text, &mut text);
+        let shown = report.without_warning(told).write(Format::Text, &mut text);
         shown.map_err(|source| Failure::Report { path: "-".into(), source })?;
-        text.extend(describe::written(&files, names).into_bytes());
-        print_local(true, text)
+        if written.is_ok() {
+            text.extend(describe::written(&files, names).into_bytes());
+        }
+        written.and(print_local(true, text))
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::outputs::note;
 use super::recover::RecoverError;
 use super::shared::CommandError;
 use crate::caller_table::{CallerTableError, CompileError};
@@ -116,13 +117,21 @@ impl Failure {
         shown: Result<(), Failure>,
         incomplete: Option<RecordError>,
     ) -> Result<(), Failure> {
-        match (shown.and(displaced.map_or(Ok(()), |error| Err(error.into()))), incomplete) {
-            (Ok(()), None) => Ok(()),
-            (Ok(()), Some(reason)) => Err(Failure::Incomplete { path, reason: reason.to_string() }),
-            (Err(source), _) => {
-                Err(Failure::AfterRecording { recording: path, source: Box::new(source) })
+        let after = |source: Failure| match source {
+            Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                Failure::Stdout(error)
             }
+            source => Failure::AfterRecording { recording: path.clone(), source: Box::new(source) },
+        };
+        let incomplete = incomplete
+            .map(|reason| Failure::Incomplete { path: path.clone(), reason: reason.to_string() });
+        // Each is told, and the last of them decides.
+        let mut result = shown.map_err(after);
+        let displaced = displaced.map(|error| after(error.into()));
+        for failure in incomplete.into_iter().chain(displaced) {
+            note(&mut result, failure);
         }
+        result
     }
 
     /// What to tell the user; nothing where a reader of stdout has just had enough.
@@ -130,6 +139,12 @@ impl Failure {
         match self {
             Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
             Failure::Untrustworthy | Failure::Slower | Failure::Told { .. } => None,
+            Failure::AfterRecording { recording, source } if source.text().is_none() => {
+                let path = recording.display();
+                Some(format!(
+                    "the recording itself is in {path}; show it with `unikprof-client report`"
+                ))
+            }
             other => Some(other.to_string()),
         }
     }

@@ -155,8 +155,8 @@ pub(super) fn connect(
         show(&looked, symbolizer, &arguments.show, json, told)
     });
     let ended = Failure::of_recording(path, displaced, shown, incomplete);
-    ended.inspect_err(|_| {
-        if arguments.output.is_none() {
+    ended.inspect_err(|failure| {
+        if arguments.output.is_none() && failure.text().is_some() {
             let _ = folder.keep();
         }
     })

@@ -280,7 +280,7 @@ pub(super) fn write_each<T>(
 }
 
 /// Keeps an error, and prints an earlier one.
-fn note(result: &mut Result<(), Failure>, error: Failure) {
+pub(super) fn note(result: &mut Result<(), Failure>, error: Failure) {
     if let Err(earlier) = std::mem::replace(result, Err(error))
         && let Some(text) = earlier.text()
     {

@@ -227,7 +227,11 @@ pub(super) fn run(
     let shown = show(arguments, &plan, &outcome.path, as_json);
     let Outcome { path, displaced, incomplete, .. } = outcome;
     let ended = Failure::of_recording(path, displaced, shown, incomplete);
-    ended.inspect_err(|_| plan.recording.keep())
+    ended.inspect_err(|failure| {
+        if failure.text().is_some() {
+            plan.recording.keep();
+        }
+    })
 }
 
 fn show(

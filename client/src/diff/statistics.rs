@@ -362,8 +362,13 @@ fn least_chance(base: &Rate, new: &Rate) -> f64 {
     if base.alike.max(new.alike) <= 1.0 {
         return 0.0;
     }
+    let variance = base.variance + new.variance;
+    // All in one block.
+    if variance <= 0.0 {
+        return 1.0;
+    }
     let square = |rate: &Rate| rate.variance * rate.variance / (rate.blocks - 1.0);
-    let freedom = (base.variance + new.variance).powi(2) / (square(base) + square(new));
+    let freedom = variance.powi(2) / (square(base) + square(new));
     let apart = apart_by(base, new);
     beta_reg(freedom / 2.0, 0.5, freedom / (freedom + apart * apart))
 }
@@ -383,12 +388,15 @@ impl Alike {
     const MOST: f64 = 0.95;
 
     fn of(hits: &[Hits], of: &[f64]) -> Alike {
-        let rate = sum(hits.iter().map(|(_, hits)| *hits)) / sum(of.iter().copied());
+        let all = sum(of.iter().copied());
+        let rate = sum(hits.iter().map(|(_, hits)| *hits)) / all;
+        // In blocks of the mean length, so that a recording does not outweigh a shorter one.
+        let mean = all / of.len() as f64;
         let mut hits = hits.iter().peekable();
         let (mut products, mut before, mut whole) = ([0.0; 3], [0.0; 2], 0.0);
         for (block, of) in of.iter().enumerate() {
-            let own = hits.next_if(|(at, _)| *at == block).map_or(0.0, |(_, hits)| *hits);
-            let apart = own - rate * of;
+            let own = hits.next_if(|(at, _)| *at == block).map_or(0.0, |(_, hits)| *hits / mean);
+            let apart = own - rate * of / mean;
             let pairs = products.iter_mut().zip([apart, before[0], before[1]]);
             pairs.for_each(|(products, other)| *products += apart * other);
             whole += own * own;
@@ -691,6 +699,28 @@ mod tests {
 
     /// The test says no change exactly where the interval holds 1, on both sides of what counts as
     /// many.
+    /// A long recording's blocks hold more, and say no more of how alike neighbours are.
+    #[test]
+    fn likeness_does_not_depend_on_what_a_block_holds() {
+        let phases: Vec<Hits> = (0..40).map(|at| (at, f64::from(at as u32 / 5 % 2))).collect();
+        let alike = |each: f64| {
+            let other: Vec<Hits> = (0..160).map(|at| (at, each * (at * 7 % 3) as f64)).collect();
+            let rates = Rate::of_both([&phases, &other], &[vec![1.0; 40], vec![each; 160]], 0.5);
+            rates[0].alike
+        };
+        assert!((alike(1.0) - alike(100.0)).abs() < 1e-9, "{} {}", alike(1.0), alike(100.0));
+    }
+
+    /// As where the work is a start that happens once.
+    #[test]
+    fn work_in_one_block_tells_nothing() {
+        let mut of = [vec![0.0; 40], vec![0.0; 160]];
+        (of[0][1], of[1][1]) = (1.0, 1.0);
+        let hits = [20..23, 30..35].map(|blocks| blocks.map(|at| (at, 1.0)).collect::<Vec<Hits>>());
+        let hits = hits.each_ref().map(Vec::as_slice);
+        assert_eq!(permuted(&of, &[hits], fading(&of, [hits].into_iter())), [Some(1.0)]);
+    }
+
     #[test]
     fn the_test_and_the_interval_agree() {
         for base in [0.0, 1.0, 7.0, 300.0, 999.0, 1_500.0, 1e6] {

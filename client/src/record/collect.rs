@@ -450,8 +450,10 @@ impl<'a> Collector<'a> {
             };
             let is_gone = error.is_refused(refusal::NO_EPOCH);
             let broke_within_held = matches!(error, RecordError::Epoch(EpochError::HeldAnew(_)));
+            // Breaks may lie far apart: some are repeated in any case.
             let is_repeated = if broke_within_held {
-                broke.get_or_insert_with(Instant::now).elapsed() < self.session.reconnect
+                let since = broke.get_or_insert_with(Instant::now);
+                repeats > 0 || since.elapsed() < self.session.reconnect
             } else {
                 error.is_changed_epoch() && repeats > 0
             };
@@ -469,7 +471,7 @@ impl<'a> Collector<'a> {
             if is_gone {
                 return Err(error);
             }
-            repeats -= u32::from(!broke_within_held);
+            repeats = repeats.saturating_sub(1);
         }
     }
 

@@ -486,7 +486,7 @@ impl Session {
                 Err(error) if !error.may_be_taken_up_again() => return Err(error.into()),
                 Err(source) if Instant::now() >= end => {
                     return Err(RecordError::Lost {
-                        after: Duration::from_secs(began.elapsed().as_secs()),
+                        after: Duration::from_millis(began.elapsed().as_millis() as u64),
                         source,
                     });
                 }

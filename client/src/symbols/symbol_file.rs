@@ -100,7 +100,7 @@ impl SymbolFile {
 fn stem_of<'e>(entry: &'e Entry<'_>) -> Option<&'e str> {
     let name = &*entry.name;
     let is_whole = || without_suffixes(name) == name && !name.contains("::");
-    let is_meant = ocaml::stem(name).is_some() || entry.is_local() && is_whole();
+    let is_meant = ocaml::stem(name).is_some() || is_whole();
     stem(name).filter(|_| is_meant)
 }
 
