@@ -449,17 +449,15 @@ impl<'a> Collector<'a> {
                 return Ok(());
             };
             let is_gone = error.is_refused(refusal::NO_EPOCH);
-            let broke_within_held = matches!(error, RecordError::Epoch(EpochError::HeldAnew(_)));
+            let broke_for = matches!(error, RecordError::Epoch(EpochError::HeldAnew(_)))
+                .then(|| broke.get_or_insert_with(Instant::now).elapsed());
             // Breaks may lie far apart: some are repeated in any case.
-            let is_repeated = if broke_within_held {
-                let since = broke.get_or_insert_with(Instant::now);
-                repeats > 0 || since.elapsed() < self.session.reconnect
-            } else {
-                error.is_changed_epoch() && repeats > 0
+            let is_repeated = match broke_for {
+                Some(after) => repeats > 0 || after < self.session.reconnect,
+                None => error.is_changed_epoch() && repeats > 0,
             };
             let Some(length) = length.filter(|_| is_gone || is_repeated) else {
-                let closed = || ConnectionError::Closed { doing: FETCHING }.into();
-                return Err(if broke_within_held { closed() } else { error });
+                return Err(broke_for.map_or(error, |after| RecordError::HeldCut { after }));
             };
             self.writer.cut_to(length)?;
             self.nodes = nodes.clone();

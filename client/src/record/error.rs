@@ -42,6 +42,16 @@ pub enum RecordError {
         after: Duration,
         source: ConnectionError,
     },
+    /// What is held is of one moment, and each connection broke within it.
+    #[error(
+        "for {} no connection lasted until all that the guest holds had arrived; a longer --retry \
+         may help",
+        std_duration(*after)
+    )]
+    HeldCut {
+        /// How long it was tried.
+        after: Duration,
+    },
     /// The address now belongs to another guest, or to a restarted one.
     #[error(
         "the guest was restarted, replaced or suspended while the connection was down: what is \
@@ -190,9 +200,10 @@ impl RecordError {
     pub fn exit_code(&self) -> u8 {
         match self {
             RecordError::Connection(error) => error.exit_code(),
-            RecordError::Lost { .. } | RecordError::GuestChanged | RecordError::Gone { .. } => {
-                exit_code::CONNECTION
-            }
+            RecordError::Lost { .. }
+            | RecordError::HeldCut { .. }
+            | RecordError::GuestChanged
+            | RecordError::Gone { .. } => exit_code::CONNECTION,
             RecordError::StillRunning { source, .. } => source.exit_code(),
             RecordError::Limit { .. }
             | RecordError::NothingWaits { .. }

@@ -6,10 +6,12 @@ use std::io::Write as _;
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 
 use crate::peer::program::has;
 use crate::peer::{Peer, Script, program};
-use unikprof_proto::code::{message_type as types, refusal};
+use unikprof_proto::code::{message_type as types, mode, refusal};
+use unikprof_proto::live;
 use unikprof_proto::preamble::{self, Preamble, VersionRange};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_unikprof-client");
@@ -543,6 +545,93 @@ fn a_line_that_breaks_and_a_full_disk_keep_what_the_guest_has_cleared() {
     let (limited, _) = dump(&format!("trap '' XFSZ; ulimit -f {}", (length - 1) / 512));
     assert!(limited < length, "{limited} of {length}");
     expect(0, "report cut.unikprof --salvage", here.path());
+}
+
+/// What is missing is told whatever becomes of the reports, and once.
+#[cfg(unix)]
+#[test]
+fn an_incomplete_recording_is_told_beside_all_else_that_fails() {
+    let here = tempfile::tempdir().unwrap();
+    let script = Script { vcpus: vec![many_stacks()], older_epoch: true, ..Script::default() };
+    let peer = Peer::start(script.clone());
+    connect(0, &peer, "dump -o whole.unikprof", here.path());
+    let whole = fs::metadata(here.path().join("whole.unikprof")).unwrap();
+    fs::create_dir(here.path().join("folder.folded")).unwrap();
+    let place = here.path().join("r.unikprof");
+    let dump = |code: i32, removes: bool, outputs: &str, out: Stdio| {
+        let _ = fs::remove_file(&place);
+        let place = place.clone();
+        let peer = Peer::start(Script {
+            cuts: [vec![whole.len() as usize - 1_000], vec![20; 100]].concat(),
+            on_acknowledge: removes.then_some(Arc::new(move |_| {
+                let _ = fs::remove_file(&place);
+            })),
+            ..script.clone()
+        });
+        let line = format!("connect {} --retry 300ms dump -o r.unikprof{outputs}", peer.address);
+        program::finished(code, program::command(&words(&line), here.path()).stdout(out))
+    };
+    let incomplete = "the recording is incomplete";
+    let (text, told) = dump(8, false, "", Stdio::piped());
+    has(&told, &[incomplete, "what arrived is in r.unikprof"]);
+    assert!(text.contains("ticks") && !text.contains("incomplete"), "{text}");
+    let (_, told) = dump(8, false, " -o folder.folded", Stdio::piped());
+    has(&told, &[incomplete, "what arrived is in r.unikprof", "folder.folded"]);
+    let (_, told) = dump(7, true, "", Stdio::piped());
+    has(&told, &[incomplete, "the recording itself is in"]);
+    let (reader, closed) = std::io::pipe().unwrap();
+    drop(reader);
+    let (_, told) = dump(8, false, "", closed.into());
+    has(&told, &[incomplete]);
+}
+
+/// A reader that has had enough wants nothing more, neither words nor a file.
+#[cfg(unix)]
+#[test]
+fn a_closed_pipe_leaves_nothing_behind() {
+    let here = tempfile::tempdir().unwrap();
+    let live = Script {
+        mode: mode::LIVE,
+        interval_bytes: 64,
+        period_ns: 0,
+        vcpus: vec![vec![(0, vec![0x130, 0x110], 0)]],
+        held: vec![vec![live::Sample { node: 1, size: 64, born_ns: 1_000 }]],
+        windows: (Some(1_000_000_000), Some(500_000_000)),
+        wants_fetch: true,
+        ends_after_dumps: Some(3),
+        ..Script::default()
+    };
+    for (script, line) in
+        [(Script::default(), "record 1s -o - --format folded"), (live, "leaks 1h")]
+    {
+        let peer = Peer::start(script);
+        let line = format!("connect {} {line}", peer.address);
+        let (reader, closed) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = program::command(&words(&line), here.path());
+        let (_, told) = program::finished(0, command.env("TMPDIR", here.path()).stdout(closed));
+        assert!(!told.contains("error") && !told.contains("the recording itself"), "{told}");
+        program::is_empty(here.path());
+    }
+}
+
+/// Of several reports that fail each is told, then where the recording is.
+#[test]
+fn reports_that_fail_are_told_with_the_recordings_place_and_its_warnings() {
+    let here = tempfile::tempdir().unwrap();
+    fs::create_dir(here.path().join("folder.folded")).unwrap();
+    let peer = Peer::start(Script { aged: 3, ..Script::default() });
+    for (outputs, words) in [
+        ("-o folder.folded", &["folder.folded"][..]),
+        ("-o folder.folded -o a.trace.json", &["folder.folded", "a.trace.json"]),
+    ] {
+        let line = format!("record 1s -o r.unikprof {outputs}");
+        let (text, told) = connect(7, &peer, &line, here.path());
+        has(&told, words);
+        has(&told, &["the recording itself is in ", "r.unikprof; show it"]);
+        assert!(!told.contains("was printed"), "{told}");
+        assert!(text.contains("ticks"), "{text}");
+    }
 }
 
 #[test]

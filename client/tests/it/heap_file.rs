@@ -3,6 +3,7 @@
 use crate::peer;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::peer::program::{has, json, run};
 use crate::peer::{PATIENT, Peer, Script};
@@ -232,7 +233,7 @@ fn a_fetch_broken_anywhere_holds_everything_once() {
     let epoch = peer::share(&script, 7, 0, 0, 0).concat().len();
     let cuts = (0..epoch).step_by(7).map(|cut| (cut, 1));
     for (cut, times) in cuts.chain([(epoch - 1, 36)]) {
-        let cuts = vec![greeting + 16 + cut; times];
+        let cuts = [vec![greeting + 16 + cut], vec![greeting + cut; times - 1]].concat();
         let peer = Peer::start(Script { cuts, ..script.clone() });
         let path = directory.path().join("r.unikprof");
         let request = Request::Stop { recording: 0 };
@@ -242,6 +243,27 @@ fn a_fetch_broken_anywhere_holds_everything_once() {
         assert_eq!(recording.profile.sample_count(), 14_000, "cut after {cut}");
         assert_eq!(recording.contradictions, Vec::<String>::new());
     }
+}
+
+/// Breaks that together take longer than a line may be lost are repeated, but not without end.
+#[test]
+fn a_fetch_that_breaks_within_what_is_held_is_repeated_and_gives_up() {
+    let samples = (0..7).map(|at| held(2 + at % 2, 2_000, 1_000 + at)).collect();
+    let script = live(samples);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("r.unikprof");
+    let greeting = 16 + peer::welcome(&script, 1_000).concat().len();
+    let cut = greeting + peer::share(&script, 7, 0, 0, 0).concat().len() - 1;
+    // A new connection waits for 100 ms.
+    let fetch = |times| {
+        let peer = Peer::start(Script { cuts: vec![cut; times], ..script.clone() });
+        let mut session = peer.session(Duration::from_millis(200));
+        record::fetch(&mut session, Request::Stop { recording: 0 }, &path, &mut ()).unwrap()
+    };
+    assert!(fetch(12).incomplete.is_none());
+    let given_up = fetch(100).incomplete.unwrap();
+    has(&given_up.to_string(), &["no connection lasted", "--retry"]);
+    assert_eq!(given_up.exit_code(), 3);
 }
 
 /// Go's tools know these types, and take the right one by default.
