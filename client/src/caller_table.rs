@@ -43,6 +43,7 @@ use std::ops::Range;
 
 use unikprof_proto::caller_table::{MAX_PARTS, Part, Row, Rule, checksum, table_checksum};
 
+pub(crate) use error::Note;
 pub use error::{CallerTableError, CompileError};
 pub(crate) use guest_table::Prepared;
 pub use guest_table::prepare;

@@ -1,7 +1,7 @@
 //! The command line: what can be said to `unikprof-client`, and what it does then.
 //!
 //! The program's `main` is [`main`] alone. Output for people and programs goes to stdout, errors,
-//! warnings and progress to stderr; [`exit_code`](crate::exit_code) lists what the exit codes mean.
+//! warnings and progress to stderr; [`exit_code`] lists what the exit codes mean.
 
 mod access;
 mod arguments;
@@ -12,6 +12,7 @@ mod describe;
 mod diff;
 mod doctor;
 mod events;
+pub mod exit_code;
 mod failure;
 mod install_docs;
 mod json;

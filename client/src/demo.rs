@@ -17,7 +17,6 @@ use thiserror::Error;
 use crate::caller_table;
 use crate::cli::{self, Failure};
 use crate::connection::Address;
-use crate::exit_code;
 use crate::interrupt::Interrupt;
 use crate::output::OutputError;
 use crate::progress::ProgressLine;
@@ -76,16 +75,6 @@ pub(crate) enum DemoError {
     #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
     #[error("the demo guest runs on x86-64 Linux only")]
     Unsupported,
-}
-
-impl DemoError {
-    /// The program's exit code for it.
-    pub(crate) fn exit_code(&self) -> u8 {
-        match self {
-            DemoError::NoTime => exit_code::USAGE,
-            _ => exit_code::OTHER,
-        }
-    }
 }
 
 pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {

@@ -13,7 +13,6 @@ pub mod deadline;
 mod demo;
 mod diff;
 pub mod doctor;
-pub mod exit_code;
 mod finding;
 pub mod frame_reader;
 #[cfg(test)]
@@ -35,3 +34,5 @@ pub mod timeline;
 mod trace;
 pub mod units;
 mod view;
+
+pub use cli::exit_code;

@@ -287,12 +287,11 @@ impl GuestError {
     /// The program's exit code for it.
     pub(super) fn exit_code(&self) -> u8 {
         match self {
-            GuestError::Key(error) => error.exit_code(),
-            GuestError::Connection(error) => error.exit_code(),
-            GuestError::Record(error) => error.exit_code(),
-            GuestError::CallerTable(error) => error.exit_code(),
-            GuestError::Recording(error) => error.exit_code(),
-            GuestError::Symbols(_) => exit_code::INPUT,
+            GuestError::Key(error) => exit_code::of_key_file(error),
+            GuestError::Connection(error) => exit_code::of_connection(error),
+            GuestError::Record(error) => exit_code::of_record(error),
+            GuestError::CallerTable(error) => exit_code::of_caller_table(error),
+            GuestError::Recording(_) | GuestError::Symbols(_) => exit_code::INPUT,
             GuestError::Incomplete(_) | GuestError::Ended => exit_code::INCOMPLETE,
             GuestError::Report(_) | GuestError::Temporary(_) => exit_code::OUTPUT,
             GuestError::NothingRecent => exit_code::REFUSED,

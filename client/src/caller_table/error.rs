@@ -7,7 +7,6 @@ use thiserror::Error;
 use super::block_bytes;
 use super::processor::Processor;
 use super::section::SectionError;
-use crate::exit_code;
 use crate::symbols::{SymbolError, SymbolWarning};
 
 /// An image of which no table can be made.
@@ -103,23 +102,6 @@ pub enum CallerTableError {
     /// A table is needed, and there is none.
     #[error("`--unwind table` needs a caller table: {0}")]
     Needed(Note),
-}
-
-impl CallerTableError {
-    /// The program's exit code for it.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            CallerTableError::Symbols(_) => exit_code::INPUT,
-            CallerTableError::Needed(note) => match note {
-                Note::NoImage { .. } => exit_code::USAGE,
-                Note::Image(_) | Note::Symbols(_) => exit_code::INPUT,
-                Note::Architecture { .. }
-                | Note::NoRoom { .. }
-                | Note::Partial { .. }
-                | Note::TooManyRows => exit_code::REFUSED,
-            },
-        }
-    }
 }
 
 /// Why callers are not known for all of a guest's code.

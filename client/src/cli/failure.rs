@@ -11,7 +11,6 @@ use super::shared::CommandError;
 use crate::caller_table::{CallerTableError, CompileError};
 use crate::connection::ConnectionError;
 use crate::diff::DiffError;
-use crate::exit_code;
 use crate::key::{KeyFileError, NoRandomness};
 use crate::output::{OutputError, UnknownOutputFormat};
 use crate::record::RecordError;
@@ -146,62 +145,6 @@ impl Failure {
                 ))
             }
             other => Some(other.to_string()),
-        }
-    }
-
-    pub(crate) fn exit_code(&self) -> u8 {
-        match self {
-            Failure::Connection(error) => error.exit_code(),
-            Failure::Record(error) => error.exit_code(),
-            Failure::Recording(error) => error.exit_code(),
-            Failure::Symbols(_)
-            | Failure::Compile(_)
-            | Failure::Recover(_)
-            | Failure::Image { .. } => exit_code::INPUT,
-            Failure::CallerTable(error) => error.exit_code(),
-            Failure::Key(error) => error.exit_code(),
-            Failure::Output(error) | Failure::Unwritten { source: error, .. } => error.exit_code(),
-            Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                exit_code::SUCCESS
-            }
-            Failure::Report { source, .. } => match source {
-                ReportError::NotBuiltIn { .. } => exit_code::USAGE,
-                _ => exit_code::OUTPUT,
-            },
-            Failure::Stdout(_) | Failure::Replaces { .. } => exit_code::OUTPUT,
-            Failure::Annotation(AnnotationError::Code { .. } | AnnotationError::Processor(_)) => {
-                exit_code::INPUT
-            }
-            Failure::Trace(OrderError::Plan(_) | OrderError::Symbols(_) | OrderError::NoImage) => {
-                exit_code::INPUT
-            }
-            Failure::Trace(
-                OrderError::AllRefused { .. }
-                | OrderError::Architecture { .. }
-                | OrderError::CLibrary { .. },
-            ) => exit_code::REFUSED,
-            Failure::Annotation(_)
-            | Failure::Trace(_)
-            | Failure::Format(_)
-            | Failure::Function(_)
-            | Failure::Moment(_)
-            | Failure::Usage(_) => exit_code::USAGE,
-            Failure::Incomplete { .. } => exit_code::INCOMPLETE,
-            Failure::Untrustworthy => exit_code::UNTRUSTWORTHY,
-            Failure::Diff(DiffError::NoSuchFunction { .. } | DiffError::NoWork { .. }) => {
-                exit_code::USAGE
-            }
-            Failure::Diff(_) => exit_code::INPUT,
-            Failure::Slower => exit_code::SLOWER,
-            Failure::AfterRecording { source, .. } => source.exit_code(),
-            Failure::View(ViewError::Code(_)) => exit_code::INPUT,
-            Failure::View(_)
-            | Failure::Browser { .. }
-            | Failure::Signals(_)
-            | Failure::Randomness(_) => exit_code::OTHER,
-            Failure::Other { exit_code, .. } | Failure::Told { exit_code } => *exit_code,
-            #[cfg(feature = "demo")]
-            Failure::Demo(error) => error.exit_code(),
         }
     }
 }

@@ -10,7 +10,6 @@ use unikprof_proto::preamble::{self, VersionRange};
 
 use super::{Address, RecordError};
 use crate::agent_info::{MappingError, role_name};
-use crate::exit_code;
 use crate::key::KeyId;
 use crate::printable::{Printable, PrintableBytes};
 use crate::units::std_duration;
@@ -215,39 +214,6 @@ impl ConnectionError {
                 source.kind() == io::ErrorKind::TimedOut
             }
             _ => false,
-        }
-    }
-
-    /// The program's exit code for it.
-    pub fn exit_code(&self) -> u8 {
-        use ConnectionError::*;
-        match self {
-            Resolve { .. } | Connect { .. } | Lost { .. } | Closed { .. } | Silent { .. } => {
-                exit_code::CONNECTION
-            }
-            Refused { code, .. } => match *code {
-                refusal::NO_RECORDING | refusal::WHICH_RECORDING => exit_code::NO_SUCH_RECORDING,
-                _ => exit_code::REFUSED,
-            },
-            KeyNeeded { .. }
-            | OpenAgent { .. }
-            | BadKey { .. }
-            | FalseAgent { .. }
-            | NotAllowed { .. } => exit_code::KEY,
-            Cryptography { .. } => exit_code::OTHER,
-            Interrupted => exit_code::INTERRUPTED,
-            // The other side does not say what an agent would.
-            NotAnAgent { .. }
-            | ClosedAtOnce { .. }
-            | SilentAtOnce { .. }
-            | NoCommonVersion { .. }
-            | Preamble { .. }
-            | Cut { .. }
-            | Frame { .. }
-            | Unexpected { .. }
-            | UnknownSecurity { .. }
-            | Record { .. }
-            | Mapping(_) => exit_code::PROTOCOL,
         }
     }
 }

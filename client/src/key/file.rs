@@ -11,7 +11,6 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 use super::{Key, KeyFormatError};
-use crate::exit_code;
 
 /// The longest key file: a key and some lines of comment.
 const MAX_BYTES: usize = 4096;
@@ -131,16 +130,6 @@ pub enum KeyFileError {
         /// The system's error.
         source: io::Error,
     },
-}
-
-impl KeyFileError {
-    /// The program's exit code for it.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            KeyFileError::Exists { .. } | KeyFileError::Write { .. } => exit_code::OUTPUT,
-            _ => exit_code::INPUT,
-        }
-    }
 }
 
 impl Key {

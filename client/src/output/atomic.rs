@@ -7,8 +7,6 @@ use std::path::{Path, PathBuf};
 use tempfile::TempPath;
 use thiserror::Error;
 
-use crate::exit_code;
-
 /// A file written under a temporary name beside its own and renamed once it is safe on disk.
 ///
 /// What had the name before stays until then. Dropped before that, it leaves nothing behind. A
@@ -59,11 +57,6 @@ impl OutputError {
     /// Makes the system's error one of the file at `path`.
     pub fn at(path: &Path) -> impl Fn(io::Error) -> OutputError + use<'_> {
         move |source| OutputError { path: path.into(), source }
-    }
-
-    /// The program's exit code for it.
-    pub fn exit_code(&self) -> u8 {
-        exit_code::OUTPUT
     }
 }
 

@@ -8,7 +8,6 @@ use unikprof_proto::code::refusal;
 use super::snapshot::SnapshotError;
 use super::status::{MOST_RECORDINGS, Names};
 use crate::connection::ConnectionError;
-use crate::exit_code;
 use crate::output::OutputError;
 use crate::printable::Printable;
 use crate::recording::{EpochError, RecordingError};
@@ -196,45 +195,6 @@ pub enum RecordError {
 }
 
 impl RecordError {
-    /// The program's exit code for it.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            RecordError::Connection(error) => error.exit_code(),
-            RecordError::Lost { .. }
-            | RecordError::HeldCut { .. }
-            | RecordError::GuestChanged
-            | RecordError::Gone { .. } => exit_code::CONNECTION,
-            RecordError::StillRunning { source, .. } => source.exit_code(),
-            RecordError::Limit { .. }
-            | RecordError::NothingWaits { .. }
-            | RecordError::NotBegun { .. }
-            | RecordError::NeverBegun { .. } => exit_code::REFUSED,
-            RecordError::NoSuchRecording { .. } | RecordError::WhichRecording { .. } => {
-                exit_code::NO_SUCH_RECORDING
-            }
-            RecordError::NoCallerTable => exit_code::USAGE,
-            RecordError::NothingRuns => exit_code::KEY,
-            RecordError::Leased { .. } => exit_code::LEASED,
-            RecordError::NoRing | RecordError::NoAllocations | RecordError::NoTraces => {
-                exit_code::REFUSED
-            }
-            RecordError::Moment(_) => exit_code::USAGE,
-            RecordError::Output(error) | RecordError::Unwritten { source: error, .. } => {
-                error.exit_code()
-            }
-            // The agent violated the protocol.
-            RecordError::ShortRequests { .. }
-            | RecordError::TooManyTold { .. }
-            | RecordError::Epoch(_)
-            | RecordError::Unreadable(_)
-            | RecordError::NothingToFetch
-            | RecordError::Ring(_)
-            | RecordError::Snapshot(_)
-            | RecordError::Endless { .. }
-            | RecordError::Trace(_) => exit_code::PROTOCOL,
-        }
-    }
-
     /// Whether the agent refused with this [code](unikprof_proto::code::refusal).
     pub(super) fn is_refused(&self, refusal: u32) -> bool {
         matches!(

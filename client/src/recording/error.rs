@@ -13,7 +13,6 @@ use super::format::{MAGIC, VERSION};
 use super::known_nodes::NodeError;
 use crate::agent_info::{MappingError, UnknownCode};
 use crate::connection::message_name;
-use crate::exit_code;
 use crate::frame_reader::FrameReadError;
 use crate::printable::PrintableBytes;
 use crate::profile::TooManyStacks;
@@ -168,13 +167,6 @@ impl From<FrameReadError> for Damage {
             FrameReadError::Frame(error) => Damage::Frame(error),
             FrameReadError::Cut(_) => Damage::Cut,
         }
-    }
-}
-
-impl RecordingError {
-    /// The program's exit code for it.
-    pub fn exit_code(&self) -> u8 {
-        exit_code::INPUT
     }
 }
 

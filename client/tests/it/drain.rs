@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::peer::{self, PATIENT, Peer, Ring, Script, encode, program, ring, samples_of};
+use unikprof_client::exit_code;
 use unikprof_client::record::{self, RecordError};
 use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_client::timeline::Window;
@@ -404,7 +405,7 @@ fn a_lease_that_is_lost_ends_the_draining() {
         ..script(40, 5, 1)
     });
     let error = peer.record(&path, PATIENT).unwrap_err();
-    assert_eq!(error.exit_code(), 12, "{error}");
+    assert_eq!(exit_code::of_record(&error), 12, "{error}");
     assert!(error.to_string().contains("`collector 1.0`"), "{error}");
     assert!(!path.exists());
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::peer::program::{has, json, run};
 use crate::peer::{PATIENT, Peer, Script};
+use unikprof_client::exit_code;
 use unikprof_client::profile::{Frame, Mode, Unit};
 use unikprof_client::record::{self, Request};
 use unikprof_client::recording::{Reading, Recording};
@@ -263,7 +264,7 @@ fn a_fetch_that_breaks_within_what_is_held_is_repeated_and_gives_up() {
     assert!(fetch(12).incomplete.is_none());
     let given_up = fetch(100).incomplete.unwrap();
     has(&given_up.to_string(), &["no connection lasted", "--retry"]);
-    assert_eq!(given_up.exit_code(), 3);
+    assert_eq!(exit_code::of_record(&given_up), 3);
 }
 
 /// Go's tools know these types, and take the right one by default.

@@ -8,6 +8,7 @@ use crate::peer::keyed::{Keyed, OTHER_SECRET, SECRET, Tamper, key};
 use crate::peer::program::{has, is_empty};
 use crate::peer::{PATIENT, Peer, Script};
 use unikprof_client::connection::{Access, ConnectionError};
+use unikprof_client::exit_code;
 use unikprof_client::interrupt::Interrupt;
 use unikprof_client::record::{self, RecordError, Request, Session, Settings};
 use unikprof_client::recording::{Completeness, Reading, Recording};
@@ -97,7 +98,7 @@ fn who_has_taken_the_agents_place_is_found_out() {
     let other = Keyed { is_false: true, ..Keyed::default() };
     let (error, peer) = refused(other, key(SECRET).into());
     assert_is!(error, ConnectionError::FalseAgent { .. });
-    assert_eq!(error.exit_code(), 10);
+    assert_eq!(exit_code::of_connection(&error), 10);
     assert!(!peer.log().contains(&"hello".into()));
 }
 
@@ -113,7 +114,7 @@ fn a_downgrade_is_refused() {
         let error = open(&peer, key(SECRET).into(), PATIENT).unwrap_err();
         assert_is!(error, ConnectionError::OpenAgent { .. });
         assert!(error.to_string().contains("omit --key-file"), "{error}");
-        assert_eq!(error.exit_code(), 10);
+        assert_eq!(exit_code::of_connection(&error), 10);
         assert!(!peer.log().contains(&"hello".into()));
     }
 }
@@ -124,7 +125,7 @@ fn an_unknown_protection_is_refused() {
     for access in [Access::Open, key(SECRET).into()] {
         let (error, _) = refused(unknown.clone(), access);
         assert_is!(error, ConnectionError::UnknownSecurity { found: 7, .. });
-        assert_eq!(error.exit_code(), 4);
+        assert_eq!(exit_code::of_connection(&error), 4);
     }
 }
 
@@ -146,7 +147,7 @@ fn a_view_key_looks_and_takes_a_copy_and_nothing_else() {
     let error = record::fetch(&mut session, request, &path, &mut ()).unwrap_err();
     let text = error.to_string();
     has(&text, &["stopping the recording", "`view`", "`control`", &key(SECRET).id().to_string()]);
-    assert_eq!(error.exit_code(), 10);
+    assert_eq!(exit_code::of_record(&error), 10);
     // The conversation goes on.
     session.check(&mut ()).unwrap();
 }
@@ -224,7 +225,7 @@ fn a_record_altered_in_the_greeting_is_told() {
     );
     assert!(matches!(error, ConnectionError::Record { .. }), "{error}");
     assert!(error.to_string().contains("modified on the way"), "{error}");
-    assert_eq!(error.exit_code(), 4);
+    assert_eq!(exit_code::of_connection(&error), 4);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::peer::{self, Fold, PATIENT, Peer, Script, program};
 use unikprof_client::connection::{Access, ConnectionError};
+use unikprof_client::exit_code;
 use unikprof_client::interrupt::Interrupt;
 use unikprof_client::record::{self, Event, Observer, Outcome, RecordError, Request, Settings};
 use unikprof_client::recording::{Completeness, Reading, Recording};
@@ -164,7 +165,7 @@ fn nothing_is_written_where_nothing_arrived() {
         &mut (),
     )
     .unwrap_err();
-    assert_eq!(error.exit_code(), 3, "{error}");
+    assert_eq!(exit_code::of_record(&error), 3, "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), b"an older recording");
     assert_eq!(names(directory.path()), ["r.unikprof"]);
 }
@@ -284,6 +285,6 @@ fn two_interrupts_give_up() {
     let request = Request::Stop { recording: 0 };
     let error = record::fetch(&mut session, request, &path, &mut ()).unwrap_err();
     assert_is!(error, RecordError::Connection(ConnectionError::Interrupted));
-    assert_eq!(error.exit_code(), 130);
+    assert_eq!(exit_code::of_record(&error), 130);
     assert!(names(directory.path()).is_empty());
 }

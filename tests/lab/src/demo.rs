@@ -127,8 +127,7 @@ impl DemoError {
         match self {
             DemoError::NoTime | DemoError::TooManyVcpus => exit_code::USAGE,
             DemoError::Kernel { .. } => exit_code::INPUT,
-            DemoError::Output(error) => error.exit_code(),
-            DemoError::Report { .. } => exit_code::OUTPUT,
+            DemoError::Output(_) | DemoError::Report { .. } => exit_code::OUTPUT,
             DemoError::Incomplete { .. } => exit_code::INCOMPLETE,
             _ => exit_code::OTHER,
         }
