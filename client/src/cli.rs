@@ -26,6 +26,7 @@ mod report;
 mod screen;
 mod script;
 pub mod shared;
+pub mod signals;
 mod snapshot;
 mod status;
 mod time;

@@ -15,7 +15,7 @@ use clap::Args;
 use thiserror::Error;
 
 use crate::caller_table;
-use crate::cli::{self, Failure};
+use crate::cli::{self, Failure, signals};
 use crate::connection::Address;
 use crate::interrupt::Interrupt;
 use crate::output::OutputError;
@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     let directory = &arguments.output;
     fs::create_dir_all(directory).map_err(OutputError::at(directory))?;
     let interrupt = Interrupt::default();
-    interrupt.listen().map_err(Failure::Signals)?;
+    signals::listen(&interrupt).map_err(Failure::Signals)?;
     let guest_ends = Arc::new(AtomicBool::new(false));
     let address = guest::start(&guest_ends)?;
     let path = directory.join("demo.unikprof");

@@ -20,7 +20,7 @@ use super::recordings::{
 };
 use super::top::{self, TopArguments};
 use super::{print, print_local};
-use super::{snapshot, status, trace};
+use super::{signals, snapshot, status, trace};
 use crate::allocator;
 use crate::caller_table::{self, Prepared, Reserve};
 use crate::charset::local;
@@ -370,7 +370,7 @@ impl Conversation {
                 tell!("error: interrupted; the recording is in {}", path.display());
             }
         };
-        self.interrupt.listen_telling(stopping, ending).map_err(Failure::Signals)?;
+        signals::listen_telling(&self.interrupt, stopping, ending).map_err(Failure::Signals)?;
         let outcome = get(&mut self.session, plan.recording.path(), &mut progress);
         progress.finish();
         if let Ok(outcome) = &outcome {

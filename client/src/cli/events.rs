@@ -11,7 +11,7 @@ use unikprof_proto::code::{mode, state};
 
 use super::arguments::EventsArguments;
 use super::failure::Failure;
-use super::print;
+use super::{print, signals};
 use crate::charset;
 use crate::interrupt::Interrupt;
 use crate::printable::Printable;
@@ -79,7 +79,7 @@ pub(super) fn run(
         ));
     }
     if arguments.follow {
-        interrupt.listen().map_err(Failure::Signals)?;
+        signals::listen(interrupt).map_err(Failure::Signals)?;
     }
     // What was before is asked for with --last or --from.
     let is_new = arguments.follow && matches!(asked.from, None | Some(Moment::BeforeEnd(0)));

@@ -8,7 +8,7 @@ use clap::Args;
 use super::failure::Failure;
 use super::names::NameArguments;
 use super::recordings::UnwindArguments;
-use super::{print, print_local, values};
+use super::{print, print_local, signals, values};
 use crate::interrupt::Interrupt;
 use crate::leaks;
 use crate::output::OutputError;
@@ -146,7 +146,8 @@ pub(super) fn connect(
     let path = arguments.output.clone();
     let path = path.unwrap_or_else(|| folder.path().join("held.unikprof"));
     let mut progress = ProgressLine::on_stderr();
-    interrupt.listen_telling(progress.stopping("samples"), || ()).map_err(Failure::Signals)?;
+    signals::listen_telling(interrupt, progress.stopping("samples"), || ())
+        .map_err(Failure::Signals)?;
     let outcome = record::watch(session, settings, arguments.length, &path, &mut progress);
     progress.finish();
     let Outcome { path, displaced, incomplete, .. } = outcome?;

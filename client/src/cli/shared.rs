@@ -8,10 +8,10 @@ use std::sync::Arc;
 use clap::Command;
 
 use super::failure::Failure;
-use super::install_docs;
 pub use super::install_docs::{CompletionsArguments, InstallDocsArguments};
 pub use super::outputs::{ReportOutput, Target};
 pub use super::values::{nanoseconds, rate};
+use super::{install_docs, signals};
 use crate::exit_code;
 use crate::interrupt::Interrupt;
 use crate::output::OutputError;
@@ -85,7 +85,7 @@ pub fn print_text(text: impl AsRef<[u8]>) -> Result<(), CommandError> {
 /// Counts SIGINT, SIGTERM and SIGHUP from now on instead of ending the process.
 pub fn interrupt() -> Result<Interrupt, CommandError> {
     let interrupt = Interrupt::default();
-    interrupt.listen().map_err(Failure::Signals)?;
+    signals::listen(&interrupt).map_err(Failure::Signals)?;
     Ok(interrupt)
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::failure::Failure;
 use super::names::NameArguments;
-use super::{print, values};
+use super::{print, signals, values};
 use crate::charset;
 use crate::interrupt::Interrupt;
 use crate::printable::Printable;
@@ -71,7 +71,7 @@ pub(super) fn run(
         None => 0..vcpus,
     };
     if arguments.watch {
-        interrupt.listen().map_err(Failure::Signals)?;
+        signals::listen(interrupt).map_err(Failure::Signals)?;
     }
     loop {
         let begun = Instant::now();

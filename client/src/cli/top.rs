@@ -14,7 +14,7 @@ use unikprof_proto::code::{role, state};
 use super::failure::Failure;
 use super::names::NameArguments;
 use super::recordings::SamplingArguments;
-use super::{print, values};
+use super::{print, signals, values};
 use crate::charset;
 use crate::interrupt::Interrupt;
 use crate::record::{RecordError, Session, Settings, own_name};
@@ -147,7 +147,7 @@ pub(super) fn run(
     if on_screen {
         screen::listen(interrupt).map_err(Failure::Signals)?;
     } else {
-        interrupt.listen().map_err(Failure::Signals)?;
+        signals::listen(interrupt).map_err(Failure::Signals)?;
     }
     let watch = Watch::begin(session, interrupt, symbolizer, of, arguments.window)?;
     if on_screen {

@@ -10,7 +10,7 @@ use super::describe::Rows;
 use super::failure::Failure;
 use super::names::NameArguments;
 use super::outputs::{Plan, ReportOutput, Target, is_device, no_input_is_replaced, write_each};
-use super::{print, print_local, screen, values};
+use super::{print, print_local, screen, signals, values};
 use crate::interrupt::Interrupt;
 use crate::output::{AtomicFile, NamePattern, NamedAfter, OutputFormat};
 use crate::progress::ProgressLine;
@@ -217,7 +217,7 @@ pub(super) fn run(
     let outcome = trace::plan(symbolizer, &agent, &wanted, |order, placement| {
         // From here on, an end must be an orderly one.
         let stopping = progress.stopping("calls");
-        interrupt.listen_telling(stopping, || ()).map_err(Failure::Signals)?;
+        signals::listen_telling(interrupt, stopping, || ()).map_err(Failure::Signals)?;
         let name_of = |code| placement.name(code);
         let outcome = record::trace(session, order, plan.recording.path(), &name_of, &mut progress);
         Ok::<_, Failure>(outcome?)

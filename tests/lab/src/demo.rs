@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use thiserror::Error;
 use unikprof_client::caller_table::{self, CallerTableError};
+use unikprof_client::cli::signals;
 use unikprof_client::connection::{Address, ConnectionError};
 use unikprof_client::exit_code;
 use unikprof_client::interrupt::Interrupt;
@@ -163,7 +164,7 @@ fn run(arguments: &Arguments) -> Result<(), DemoError> {
     let address = profiler_address(&lab, GUEST)?;
     // From here on Ctrl-C ends the recording and keeps it; before, it ends everything.
     let interrupt = Interrupt::default();
-    interrupt.listen().map_err(DemoError::Signals)?;
+    signals::listen(&interrupt).map_err(DemoError::Signals)?;
     let mut images = Images::new(ImageOptions::default());
     images.add_image(&image, Force::No)?;
     let symbolizer = Symbolizer::new(images);

@@ -28,6 +28,7 @@ use tokio::runtime;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::{JoinSet, LocalSet};
 use unikprof_agent::{Keys, Role, ServeError, StartError};
+use unikprof_client::cli::signals;
 use unikprof_client::interrupt::Interrupt;
 use unikprof_client::key::{self, Key};
 
@@ -161,7 +162,7 @@ fn run(arguments: &Arguments) -> Result<Value, Failure> {
     write(&folder.join("symbols"), &Program::symbols())?;
     write(&arguments.fleet, &fleet)?;
     let interrupt = Interrupt::default();
-    interrupt.listen()?;
+    signals::listen(&interrupt)?;
     thread::scope(|scope| {
         let parts = parts.into_iter().map(|part| scope.spawn(|| serve(part)));
         let parts: Vec<_> = parts.collect();

@@ -23,6 +23,7 @@ use super::text::{self, Layout};
 use super::watch::Watch;
 use crate::charset;
 use crate::cli::failure::Failure;
+use crate::cli::signals;
 use crate::exit_code;
 use crate::interrupt::Interrupt;
 use crate::printable::Printable;
@@ -57,7 +58,7 @@ const KEYS: [(&str, &str); 11] = [
 
 /// Counts the signals that end a program, and restores the terminal before it is ended at once.
 pub(super) fn listen(interrupt: &Interrupt) -> io::Result<()> {
-    interrupt.listen_telling(|| (), restore)
+    signals::listen_telling(interrupt, || (), restore)
 }
 
 /// Takes the terminal.

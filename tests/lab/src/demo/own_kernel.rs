@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
+use unikprof_client::cli::signals;
 use unikprof_client::interrupt::Interrupt;
 
 use super::{Arguments, DemoError, fill_cache, hold_while, print};
@@ -101,7 +102,7 @@ pub(super) fn run(arguments: &Arguments, kernel: PathBuf) -> Result<(), DemoErro
         ..LabConfig::default()
     })?;
     let interrupt = Interrupt::default();
-    interrupt.listen().map_err(DemoError::Signals)?;
+    signals::listen(&interrupt).map_err(DemoError::Signals)?;
     let addresses = own.ports.iter().map(|at| {
         let port = lab.forwarded_from(GUEST, *at);
         let port = port.ok_or_else(|| LabError::Config(format!("{at} is not forwarded")))?;
