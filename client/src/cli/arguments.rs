@@ -10,7 +10,9 @@ use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subc
 use super::access::{AccessArguments, CONNECTION};
 use super::failure::Failure;
 use super::install_docs::{CompletionsArguments, InstallDocsArguments};
+use super::name_pattern::NamePattern;
 use super::names::NameArguments;
+use super::output_format::OutputFormat;
 use super::recordings::{
     CheckArguments, DownloadArguments, RecordArguments, StartArguments, StopArguments,
 };
@@ -18,7 +20,6 @@ use super::report::InputArguments;
 use super::time::{ReportTimeArguments, WindowArguments};
 use super::values;
 use crate::connection::Address;
-use crate::output::{NamePattern, OutputFormat};
 use crate::profile::Measure;
 use crate::report::FunctionName;
 

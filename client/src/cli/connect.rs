@@ -11,6 +11,7 @@ use super::events;
 use super::failure::Failure;
 use super::json;
 use super::leaks::{self, ConnectLeaksArguments};
+use super::name_pattern::NamedAfter;
 use super::names::{self, NameArguments};
 use super::outputs::{
     Plan, ReportOutput, Target, is_device, no_input_is_replaced, nothing_is_replaced,
@@ -25,7 +26,6 @@ use crate::allocator;
 use crate::caller_table::{self, Prepared, Reserve};
 use crate::charset::local;
 use crate::interrupt::Interrupt;
-use crate::output::NamedAfter;
 use crate::printable::Printable;
 use crate::progress::{ProgressLine, caller_table_warning};
 use crate::record::{

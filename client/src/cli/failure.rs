@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::output_format::UnknownOutputFormat;
 use super::outputs::note;
 use super::recover::RecoverError;
 use super::shared::CommandError;
@@ -12,7 +13,7 @@ use crate::caller_table::{CallerTableError, CompileError};
 use crate::connection::ConnectionError;
 use crate::diff::DiffError;
 use crate::key::{KeyFileError, NoRandomness};
-use crate::output::{OutputError, UnknownOutputFormat};
+use crate::output::OutputError;
 use crate::record::RecordError;
 use crate::recording::RecordingError;
 use crate::report::{AnnotationError, FunctionError, ReportError};

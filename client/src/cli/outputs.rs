@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use tempfile::TempPath;
 
 use super::failure::Failure;
+use super::name_pattern::{NamePattern, NamedAfter};
+use super::output_format::OutputFormat;
 use super::shared::CommandError;
 use super::{print_local, screen};
-use crate::output::{
-    AtomicFile, NamePattern, NamedAfter, OutputError, OutputFormat, temporary_beside,
-};
+use crate::output::{AtomicFile, OutputError, temporary_beside};
 use crate::report::{DEFAULT_COLUMNS, Format, Report, ReportError, warnings};
 
 /// The name that means standard output.

@@ -8,10 +8,10 @@ use jiff::Timestamp;
 
 use super::arguments::ReportArguments;
 use super::failure::Failure;
+use super::name_pattern::NamedAfter;
 use super::outputs::{ReportOutput, no_input_is_replaced};
 use super::time::no_samples;
 use super::values;
-use crate::output::NamedAfter;
 use crate::printable::Printable;
 use crate::profile::{Measure, Profile};
 use crate::recording::{Reading, Recording, RecordingError};

@@ -9,6 +9,7 @@ use clap::Command;
 
 use super::failure::Failure;
 pub use super::install_docs::{CompletionsArguments, InstallDocsArguments};
+pub use super::name_pattern::{NamePattern, NamedAfter};
 pub use super::outputs::{ReportOutput, Target};
 pub use super::values::{nanoseconds, rate};
 use super::{install_docs, signals};

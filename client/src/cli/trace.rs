@@ -8,11 +8,13 @@ use serde_json::json;
 
 use super::describe::Rows;
 use super::failure::Failure;
+use super::name_pattern::{NamePattern, NamedAfter};
 use super::names::NameArguments;
+use super::output_format::OutputFormat;
 use super::outputs::{Plan, ReportOutput, Target, is_device, no_input_is_replaced, write_each};
 use super::{print, print_local, screen, signals, values};
 use crate::interrupt::Interrupt;
-use crate::output::{AtomicFile, NamePattern, NamedAfter, OutputFormat};
+use crate::output::AtomicFile;
 use crate::progress::ProgressLine;
 use crate::record::{self, Outcome, RecordError, Session};
 use crate::recording::{Reading, Recording};

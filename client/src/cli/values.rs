@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use unikprof_proto::message::{MAX_INTERVAL_BYTES, MAX_NAME, MIN_INTERVAL_BYTES};
 
-use crate::output::OutputFormat;
+use super::output_format::OutputFormat;
 use crate::report::Format;
 use crate::units;
 

@@ -7,10 +7,11 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 use unikprof_client::cli::shared::{
-    CommandError, ReportOutput, Target, interrupt, nanoseconds, print, print_text, rate,
+    CommandError, NamePattern, NamedAfter, ReportOutput, Target, interrupt, nanoseconds, print,
+    print_text, rate,
 };
 use unikprof_client::exit_code;
-use unikprof_client::output::{NamePattern, NamedAfter, OutputError};
+use unikprof_client::output::OutputError;
 use unikprof_client::printable::Printable;
 use unikprof_client::record::Mode;
 use unikprof_client::report::{Format, Report, ReportOptions};
