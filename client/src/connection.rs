@@ -21,7 +21,7 @@ use unikprof_proto::preamble;
 pub use crate::agent_info::AgentInfo;
 pub use address::Address;
 pub use error::ConnectionError;
-pub(crate) use error::{TRACING, message_name};
+pub(crate) use error::TRACING;
 use line::Line;
 use patient::{PatientStream, WaitEnded};
 pub use sealed::RecordError;
@@ -31,9 +31,7 @@ use crate::deadline;
 use crate::frame_reader::{FrameReadError, FrameReader, encoded};
 use crate::interrupt::Interrupt;
 use crate::key::{Key, KeyId};
-
-/// The name and version that the client gives.
-pub(crate) const CLIENT: &str = concat!("unikprof-client ", env!("CARGO_PKG_VERSION"));
+use crate::messages::{CLIENT, is_known};
 
 static CLIENT_ID: OnceLock<u64> = OnceLock::new();
 
@@ -315,12 +313,6 @@ fn broken(doing: &'static str, waited: Duration, source: io::Error) -> Connectio
         (None, Some(source)) => ConnectionError::Record { doing, source },
         (None, None) => ConnectionError::Lost { doing, source },
     }
-}
-
-/// Whether this client knows what a message of this type is.
-pub(crate) fn is_known(kind: u16) -> bool {
-    use unikprof_proto::code::message_type::{HELLO, REFUSAL, TRACE_END, TRACE_STOP};
-    (HELLO..=TRACE_STOP).contains(&kind) || (REFUSAL..=TRACE_END).contains(&kind)
 }
 
 #[cfg(test)]

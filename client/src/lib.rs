@@ -20,6 +20,7 @@ mod golden;
 pub mod interrupt;
 pub mod key;
 mod leaks;
+mod messages;
 pub mod output;
 pub mod printable;
 pub mod profile;

@@ -4,13 +4,14 @@ use std::io;
 use std::time::Duration;
 
 use thiserror::Error;
-use unikprof_proto::code::{message_type as types, refusal, role};
+use unikprof_proto::code::{refusal, role};
 use unikprof_proto::frame::FrameError;
 use unikprof_proto::preamble::{self, VersionRange};
 
 use super::{Address, RecordError};
 use crate::agent_info::{MappingError, role_name};
 use crate::key::KeyId;
+use crate::messages::message_name;
 use crate::printable::{Printable, PrintableBytes};
 use crate::units::std_duration;
 
@@ -220,45 +221,6 @@ impl ConnectionError {
 
 /// What a client does that needs the role [`TRACE`](role::TRACE).
 pub(crate) const TRACING: &str = "tracing";
-
-/// A message's name for people.
-pub(crate) fn message_name(kind: u16) -> String {
-    let name = match kind {
-        types::REFUSAL => "a rejection",
-        types::WELCOME => "a welcome",
-        types::MAPPING => "a mapping",
-        types::STATUS => "a status",
-        types::STARTED => "the start of a recording",
-        types::PENDING => "a list of pending epochs",
-        types::EPOCH => "the header of an epoch",
-        types::VCPU_EPOCH => "a vCPU's share of an epoch",
-        types::HISTOGRAM => "a histogram",
-        types::NODES => "stack nodes",
-        types::COUNTS => "counts of stacks",
-        types::VCPU_END => "the end of a vCPU's share of an epoch",
-        types::ACKNOWLEDGED => "an acknowledged epoch",
-        types::TABLE_READY => "permission to send a caller table",
-        types::TABLE_INSTALLED => "an installed caller table",
-        types::HANDSHAKE_REPLY => "a handshake reply",
-        types::RECORDING_STATUS => "a recording's status",
-        types::RING_HEAD => "the header of a ring",
-        types::RING_RUN => "records of a ring",
-        types::RING_END => "the end of a ring",
-        types::STACKS_END => "the end of the stacks",
-        types::EVENT_NAME => "an event name",
-        types::EVENT_NAMES_END => "the end of the event names",
-        types::VCPU_SNAPSHOT => "a vCPU's snapshot",
-        types::TRACE_READY => "permission to send a trace",
-        types::TRACE_ARMED => "the start of a trace",
-        types::TRACE_REFUSED => "a function that is not traced",
-        types::TRACE_STATE => "the state of a trace",
-        types::TRACE_TOTALS => "totals of traced functions",
-        types::TRACE_CALLERS => "callers of traced functions",
-        types::TRACE_END => "the end of a trace's counts",
-        _ => return format!("a message of type {kind:#06x}"),
-    };
-    name.into()
-}
 
 fn who_speaks(found: &[u8]) -> &'static str {
     if found.starts_with(b"HTTP/") {

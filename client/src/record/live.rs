@@ -9,8 +9,8 @@ use unikprof_proto::message::{EventName, Nodes};
 use super::rings::{BEFORE_NS, RingsReceived, Wanted};
 use super::session::Session;
 use super::{Observer, RecordError, RecordingStatus};
-use crate::connection::CLIENT;
 use crate::frame_reader::encoded;
+use crate::messages::CLIENT;
 use crate::recording::{FileEnd, FileHeader, KnownNodes, Reading, Recording, preamble};
 use crate::timeline::RingOrderError;
 

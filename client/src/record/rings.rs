@@ -338,7 +338,7 @@ pub(super) fn receive(
         let frame = connection.receive(DOING);
         let frame: Frame<'_> = frame.map_err(Attempt::while_pipelined)?;
         // Of a type that this client does not know.
-        if !RingOrder::takes(frame.kind) && !crate::connection::is_known(frame.kind) {
+        if !RingOrder::takes(frame.kind) && !crate::messages::is_known(frame.kind) {
             continue;
         }
         let part = order.accept(&frame).map_err(failed)?;

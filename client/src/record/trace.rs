@@ -394,7 +394,7 @@ impl Counts {
                     }
                 }
             }
-            found if crate::connection::is_known(found) => {
+            found if crate::messages::is_known(found) => {
                 return Err(ConnectionError::Unexpected {
                     doing: DOING,
                     expected: "the counts of a trace",

@@ -12,7 +12,7 @@ use unikprof_proto::message::{
 use unikprof_proto::run::InvalidRun;
 
 use super::known_nodes::{KnownNodes, NodeError, NodeOrder};
-use crate::connection::{is_known, message_name};
+use crate::messages::{is_known, message_name};
 
 /// Which frames of an epoch were accepted so far, and what they add up to.
 #[derive(Debug, Default)]

@@ -8,8 +8,8 @@ use unikprof_proto::frame::Message;
 use unikprof_proto::message::Epoch;
 
 use super::format::{self, FileEnd, FileHeader, FileWindow, MAX_REASON};
-use crate::connection::CLIENT;
 use crate::frame_reader::encoded;
+use crate::messages::CLIENT;
 use crate::output::{AtomicFile, OutputError};
 use crate::timeline::Window;
 

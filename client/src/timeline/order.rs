@@ -15,7 +15,7 @@ use unikprof_proto::message::{
 use unikprof_proto::ring::MAX_EVENT_NAMES;
 use unikprof_proto::run::InvalidRun;
 
-use crate::connection::message_name;
+use crate::messages::message_name;
 use crate::recording::NodeError;
 use crate::runs::Runs;
 
