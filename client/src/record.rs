@@ -63,7 +63,7 @@ pub use rings::RingFill;
 pub use session::{Patience, Session};
 pub(crate) use settings::rate_text;
 pub(crate) use settings::{DEFAULT_INTERVAL_BYTES, DEFAULT_NAME};
-pub use settings::{Keep, Mode, Settings, Unwind};
+pub use settings::{Keep, Mode, Settings};
 pub(crate) use snapshot::{Snapshot, SnapshotError, VcpuSnapshot};
 pub(crate) use status::peer_words;
 pub use status::{RecorderStatus, RecordingStatus};

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use unikprof_client::caller_table;
 use unikprof_client::interrupt::Interrupt;
-use unikprof_client::profile::Profile;
+use unikprof_client::profile::{Profile, Unwind};
 use unikprof_client::record::{
     self, Asked, Event, Mode, Observer, Outcome, RecordingStatus, Request, Session, Settings,
     own_name,
@@ -168,7 +168,7 @@ pub(super) fn record_to(
     path: &Path,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, GuestError> {
-    let callers = caller_table::prepare(symbolizer, session.agent(), record::Unwind::Fp)?;
+    let callers = caller_table::prepare(symbolizer, session.agent(), Unwind::FramePointers)?;
     let settings = Settings { callers: callers.table, held_callers: callers.held, ..settings };
     Ok(record::record(session, &settings, path, observer)?)
 }

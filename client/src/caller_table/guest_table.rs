@@ -12,8 +12,7 @@ use super::processor::Processor;
 use super::stretches::{Detail, RowBuilder, TooManyRows};
 use crate::agent_info::{AgentInfo, CodeMap};
 use crate::printable::Printable;
-use crate::profile::{Architecture, Mapping};
-use crate::record::Unwind;
+use crate::profile::{Architecture, Mapping, Unwind};
 use crate::symbols::{SymbolWarning, Symbolizer};
 
 /// What could be made for a guest.
@@ -189,7 +188,7 @@ impl<'a> GuestTable<'a> {
         if full.is_empty() {
             return match unwind {
                 Unwind::Table => Err(self.why_none()),
-                Unwind::Fp => Ok(Chosen::Nothing),
+                Unwind::FramePointers => Ok(Chosen::Nothing),
             };
         }
         let room = agent.caller_rows as usize;

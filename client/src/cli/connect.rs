@@ -27,10 +27,10 @@ use crate::caller_table::{self, Prepared, Reserve};
 use crate::charset::local;
 use crate::interrupt::Interrupt;
 use crate::printable::Printable;
+use crate::profile::Unwind;
 use crate::progress::{ProgressLine, caller_table_warning};
 use crate::record::{
     self, Asked, Event, Observer, Outcome, Patience, RecordError, Request, Session, Settings,
-    Unwind,
 };
 use crate::recording::{Reading, Recording, holds};
 use crate::report::{Format, Report, ReportOptions, TimelineView, without_sampler};
@@ -255,7 +255,7 @@ impl Conversation {
     ) -> Result<(), Failure> {
         if arguments.no_caller_table {
             return match arguments.unwind {
-                Unwind::Fp => Ok(()),
+                Unwind::FramePointers => Ok(()),
                 Unwind::Table => Err(Failure::Usage(
                     "`--unwind table` needs a caller table and cannot be combined with \
                      `--no-caller-table`"

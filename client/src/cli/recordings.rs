@@ -6,9 +6,8 @@ use super::arguments::OutputArguments;
 use super::failure::Failure;
 use super::names::NameArguments;
 use super::values;
-use crate::record::{
-    DEFAULT_INTERVAL_BYTES, DEFAULT_NAME, Keep, Mode, Preset, Settings, Unwind, own_name,
-};
+use crate::profile::Unwind;
+use crate::record::{DEFAULT_INTERVAL_BYTES, DEFAULT_NAME, Keep, Mode, Preset, Settings, own_name};
 
 pub(super) const RECORD_HELP: &str = "\
 The recording runs beside others in the guest, under a generated name. Its

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use clap::ValueEnum;
 use unikprof_proto::code::mode;
 
 /// Which time a recording is about.
@@ -95,13 +96,14 @@ impl fmt::Display for Unit {
     }
 }
 
-/// How the agent found the callers of a stack's frames.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// How stacks are unwound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Unwind {
-    /// By frame pointers; the interrupted function's own caller also by table or instructions.
+    /// By frame pointers; the interrupted function's caller is looked up in the caller table
     #[default]
+    #[value(name = "fp")]
     FramePointers,
-    /// By the caller table, frame by frame; by frame pointers for code that it does not cover.
+    /// Every frame by the caller table: for guests built partly or wholly without frame pointers
     Table,
 }
 

@@ -10,7 +10,7 @@ use unikprof_proto::message::{Acknowledge, Acknowledged, Check, RecordingStatus,
 use super::approach::{Approach, Waits};
 use super::status::MOST_RECORDINGS;
 use super::upload::upload;
-use super::{Event, Observer, RecordError, RecorderStatus, Settings, Unwind};
+use super::{Event, Observer, RecordError, RecorderStatus, Settings};
 use crate::agent_info::AgentInfo;
 use crate::caller_table::CallerTable;
 use crate::connection::{Access, Address, Connection, ConnectionError, Greeting, Timeouts};
@@ -18,6 +18,7 @@ use crate::deadline;
 use crate::interrupt::Interrupt;
 use crate::key::KeyId;
 use crate::output::OutputError;
+use crate::profile::Unwind;
 use crate::recording::RecordingWriter;
 
 /// The first wait before a lost connection is taken up again; each further one is twice as long.

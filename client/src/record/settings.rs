@@ -7,6 +7,7 @@ use unikprof_proto::message::{MAX_INTERVAL_BYTES, MIN_INTERVAL_BYTES, Start};
 use super::RecordError;
 use crate::agent_info::AgentInfo;
 use crate::caller_table::{CallerTable, PartialTable};
+use crate::profile::Unwind;
 use crate::units;
 
 /// The default rate, in samples per second of running time: a prime, so that it is not in step with
@@ -56,16 +57,6 @@ impl Mode {
     pub fn is_heap(self) -> bool {
         mode::is_heap(self.code())
     }
-}
-
-/// How stacks are unwound.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum Unwind {
-    /// By frame pointers; the interrupted function's caller is looked up in the caller table
-    #[default]
-    Fp,
-    /// Every frame by the caller table: for guests built partly or wholly without frame pointers
-    Table,
 }
 
 /// What a recording keeps when the guest's memory is full.

@@ -19,8 +19,9 @@ use unikprof_client::connection::{Address, ConnectionError};
 use unikprof_client::exit_code;
 use unikprof_client::interrupt::Interrupt;
 use unikprof_client::output::{AtomicFile, OutputError};
+use unikprof_client::profile::Unwind;
 use unikprof_client::progress::ProgressLine;
-use unikprof_client::record::{self, Patience, RecordError, Session, Settings, Unwind};
+use unikprof_client::record::{self, Patience, RecordError, Session, Settings};
 use unikprof_client::recording::{Reading, Recording, RecordingError};
 use unikprof_client::report::{Format, Report, ReportError, ReportOptions, TimelineView};
 use unikprof_client::symbols::{Force, ImageOptions, Images, SymbolError, Symbolizer};
@@ -247,7 +248,7 @@ fn record(
         name: GUEST.into(),
         period_ns: 1_000_000_000 / u64::from(arguments.rate),
         duration_ns: u64::try_from(arguments.duration.as_nanos()).unwrap_or(u64::MAX),
-        callers: caller_table::prepare(symbolizer, session.agent(), Unwind::Fp)?.table,
+        callers: caller_table::prepare(symbolizer, session.agent(), Unwind::FramePointers)?.table,
         ..Settings::default()
     };
     let path = arguments.output.join("xen-demo.unikprof");

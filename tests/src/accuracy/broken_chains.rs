@@ -5,7 +5,8 @@
 //! the fault.
 
 use anyhow::Result;
-use unikprof_client::record::{Settings, Unwind};
+use unikprof_client::profile::Unwind;
+use unikprof_client::record::Settings;
 
 use super::guest::{Guest, settings};
 use super::row::{Row, Verdict};
@@ -123,7 +124,8 @@ pub fn measure(
 /// If fewer are told.
 pub fn assert_each_is_told(guest: &mut dyn Guest, effort: &Effort) {
     for chain in Chain::ALL {
-        let found = measure(guest, effort, chain, Unwind::Fp).unwrap_or_else(|e| panic!("{e}"));
+        let found =
+            measure(guest, effort, chain, Unwind::FramePointers).unwrap_or_else(|e| panic!("{e}"));
         println!("{chain:?}: {found:?}");
         let told = found.adds_up && found.worker > 0 && found.counted * 10 >= found.worker * 9;
         assert!(told, "{chain:?}: {found:?}");
@@ -143,7 +145,7 @@ pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>> {
     };
     let mut rows = Vec::new();
     for chain in Chain::ALL {
-        let found = measure(guest, effort, chain, Unwind::Fp)?;
+        let found = measure(guest, effort, chain, Unwind::FramePointers)?;
         let Marked { worker, counted, shown, .. } = found;
         rows.push(row(
             chain.load(),

@@ -14,7 +14,8 @@ use tempfile::TempDir;
 use unikprof_client::caller_table::{CallerTable, prepare};
 use unikprof_client::connection::Address;
 use unikprof_client::interrupt::Interrupt;
-use unikprof_client::record::{self, Patience, Request, Session, Settings, Unwind};
+use unikprof_client::profile::Unwind;
+use unikprof_client::record::{self, Patience, Request, Session, Settings};
 use unikprof_client::symbols::{Force, ImageOptions, Images as SymbolImages, Symbolizer};
 
 use super::capture::Captured;

@@ -5,7 +5,8 @@
 //! share.
 
 use anyhow::Result;
-use unikprof_client::record::{Settings, Unwind};
+use unikprof_client::profile::Unwind;
+use unikprof_client::record::Settings;
 use unikprof_client::report::Interval;
 
 use super::guest::{Guest, settings};

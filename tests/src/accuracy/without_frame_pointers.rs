@@ -5,7 +5,8 @@
 //! without frame pointers then say how many stacks reach their outermost function.
 
 use anyhow::Result;
-use unikprof_client::record::{Settings, Unwind};
+use unikprof_client::profile::Unwind;
+use unikprof_client::record::Settings;
 
 use super::guest::{Guest, settings};
 use super::judge::{Agreement, Extent, Judge, Way};
@@ -93,7 +94,7 @@ pub fn record(
 /// The row of recordings with and without `--unwind table`.
 pub(crate) fn recorded_row(guest: &mut dyn Guest, outermost: &str, run_ns: u64) -> Result<Row> {
     let by_table = record(guest, outermost, run_ns, Unwind::Table)?;
-    let without = record(guest, outermost, run_ns, Unwind::Fp)?;
+    let without = record(guest, outermost, run_ns, Unwind::FramePointers)?;
     let said = |found: &Reached| {
         format!(
             "{} reach `{outermost}`, {} of {} broken",

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use unikprof_client::caller_table;
 use unikprof_client::connection::ConnectionError;
+use unikprof_client::profile::Unwind;
 use unikprof_client::record::{
-    EpochReader, Preset, RecordError, RecordingStatus, Session, Settings, Unwind,
+    EpochReader, Preset, RecordError, RecordingStatus, Session, Settings,
 };
 use unikprof_client::recording::{Reading, Recording, RecordingError};
 use unikprof_client::units;
@@ -232,7 +233,7 @@ impl Gatherer<'_> {
             return Err(RecordError::from(ConnectionError::Interrupted).into());
         }
         let callers = symbolizer(how).and_then(|symbolizer| {
-            Ok(caller_table::prepare(&symbolizer, session.agent(), Unwind::Fp)?)
+            Ok(caller_table::prepare(&symbolizer, session.agent(), Unwind::FramePointers)?)
         });
         drop(place);
         let (callers, held_callers) = match callers {

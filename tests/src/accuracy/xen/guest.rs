@@ -12,7 +12,8 @@ use std::time::Duration;
 use unikprof_client::caller_table;
 use unikprof_client::connection::Address;
 use unikprof_client::interrupt::Interrupt;
-use unikprof_client::record::{self, Patience, Request, Session, Settings, Unwind};
+use unikprof_client::profile::Unwind;
+use unikprof_client::record::{self, Patience, Request, Session, Settings};
 use unikprof_client::recording::{Reading, Recording};
 use unikprof_client::symbols::{Force, ImageOptions, Images as SymbolImages, Symbolizer};
 

@@ -1,6 +1,6 @@
 //! Case 10.
 
-use unikprof_client::record::Unwind;
+use unikprof_client::profile::Unwind;
 use unikprof_tests::accuracy::broken_chains::{Chain, Effort, measure};
 
 /// Guards the marks and the counters of stacks that are cut or broken, and the way by the table
@@ -15,7 +15,7 @@ fn chains_that_are_too_deep_or_broken_are_told() {
     let effort = Effort { run_ns: 1_000_000_000, period_ns: super::PERIOD_NS };
     let mut guest = super::guest();
     for chain in [Chain::Deep, Chain::Cyclic, Chain::Corrupted] {
-        let found = measure(&mut guest, &effort, chain, Unwind::Fp).unwrap();
+        let found = measure(&mut guest, &effort, chain, Unwind::FramePointers).unwrap();
         assert!(found.adds_up && found.worker > 100, "{chain:?}: {found:?}");
         assert_eq!(found.counted, found.shown, "{chain:?}: {found:?}");
         assert!(found.counted * 100 >= found.worker * 99, "{chain:?}: {found:?}");
