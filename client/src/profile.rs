@@ -19,6 +19,7 @@ mod builder;
 mod counters;
 mod distribution;
 mod heap;
+mod interval;
 mod mode;
 mod recording;
 mod tree;
@@ -32,6 +33,7 @@ pub use heap::Measure;
 #[cfg(test)]
 pub(crate) use heap::probability as sampling_probability;
 pub(crate) use heap::{Amounts, Bounds, Estimate, Heap, Held, LiveSample};
+pub use interval::Interval;
 pub use mode::{Mode, Unit, Unwind};
 pub use recording::{Architecture, Cost, RecordingInfo, Runstate, TimeSpan, VcpuStats};
 pub(crate) use recording::{FromRing, Merged};

@@ -45,7 +45,6 @@ mod functions;
 #[cfg(test)]
 pub(crate) mod golden_tests;
 pub(crate) mod heap;
-mod interval;
 pub(crate) mod json;
 mod json_time;
 mod labels;
@@ -84,7 +83,6 @@ pub(crate) use firefox::library_key as firefox_library;
 pub use format::Format;
 pub(crate) use format::UnknownFormat;
 pub use functions::{FunctionRow, FunctionTable, SortBy};
-pub use interval::Interval;
 pub use page::served_page;
 pub use pprof::PieceLimits;
 pub(crate) use script::ScriptFormat;

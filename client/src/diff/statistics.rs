@@ -8,7 +8,7 @@ use fastrand::Rng;
 use statrs::distribution::{ContinuousCDF as _, Normal};
 use statrs::function::beta::beta_reg;
 
-use crate::report::Interval;
+use crate::profile::Interval;
 use crate::units::sum;
 
 /// The level of intervals, and the share of wrong ones among the functions shown as changed.

@@ -4,15 +4,17 @@ use std::collections::HashMap;
 
 use super::check::{Check, Verdict, part_of};
 use crate::agent_info::AgentInfo;
-use crate::profile::{Came, Counters, Mode, Profile, RecordingInfo, Runstate, SampledTime, Unit};
+use crate::profile::{
+    Came, Counters, Interval, Mode, Profile, RecordingInfo, Runstate, SampledTime, Unit,
+};
 use crate::recording::Recording;
+use crate::report::FunctionTable;
 use crate::report::marks;
 use crate::report::stack_warnings::{UNMASK_OR_STALL, where_late};
 use crate::report::uncertainty::Unplaced;
 use crate::report::warnings::{
     BLOCKED_APART, LESS_STEAL, STILL_CORRECT, STOLEN, is_off_rate, stolen_words,
 };
-use crate::report::{FunctionTable, Interval};
 use crate::symbols::Symbolized;
 use crate::units::{duration, grouped, percent, size};
 

@@ -26,8 +26,8 @@ use std::collections::HashMap;
 use clap::ValueEnum;
 use statrs::distribution::{ContinuousCDF as _, Gamma};
 
+use super::interval::Interval;
 use super::{NodeId, Sample};
-use crate::report::Interval;
 
 /// What is shown of allocations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]

@@ -13,13 +13,12 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::Report;
-use super::interval::Interval;
 use super::labels::LabelId;
 use super::text::{Figures, label_name};
 use super::uncertainty::{Recorded, Unplaced};
 use super::units::{amount_with_unit, grouped};
 use crate::printable::Printable;
-use crate::profile::{Frame, NodeId, SpecialFrame, StackTree, Unit};
+use crate::profile::{Frame, Interval, NodeId, SpecialFrame, StackTree, Unit};
 use crate::symbols::{Called, Function, FunctionId, Symbolized};
 
 /// The most names that an error lists.

@@ -3,12 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use crate::profile::{FrameId, Unit};
+use crate::profile::{FrameId, Interval, Unit};
 use crate::symbols::{FileId, FunctionId, Symbolized};
 
 use super::filter::{Weights, shown_symbols};
 use super::heap::{HeapTable, RowAmounts};
-use super::interval::Interval;
 use super::labels::LabelId;
 use super::merged::{Visitor, walk};
 use super::uncertainty::{Recorded, Unplaced, clustered, late_samples};

@@ -8,14 +8,13 @@ use serde::Serialize;
 
 use super::Report;
 use super::functions::{FunctionRow, FunctionTable};
-use super::interval::Interval;
 use super::labels::LabelId;
 use super::text::{ends, row_name};
 use super::uncertainty::distinct_labels;
 use super::units::{amount, duration, grouped, percent, share, size};
 use super::warnings::notable;
 use crate::profile::{
-    Amounts, Counters, Estimate, Measure, Mode, NodeId, Profile, RecordingInfo, Unit,
+    Amounts, Counters, Estimate, Interval, Measure, Mode, NodeId, Profile, RecordingInfo, Unit,
 };
 use crate::symbols::{FunctionKind, Symbolized, allocator_depth};
 use crate::timeline::CounterSeries;

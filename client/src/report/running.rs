@@ -126,8 +126,8 @@ impl RunningTable {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::profile::{Frame, ProfileBuilder};
-    use crate::report::{Interval, Report, ReportOptions};
+    use crate::profile::{Frame, Interval, ProfileBuilder};
+    use crate::report::{Report, ReportOptions};
     use crate::symbols::Symbolizer;
 
     /// Guards an interval of 0.2 to 98.8 % after two parts of the time.

@@ -3,8 +3,7 @@
 use serde::Serialize;
 
 use super::functions::FunctionRow;
-use super::interval::Interval;
-use crate::profile::Unit;
+use crate::profile::{Interval, Unit};
 
 /// Counts and shares.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -5,7 +5,6 @@ use std::io::{self, Write};
 
 use super::analysis::Analysis;
 use super::functions::{FunctionRow, FunctionTable, SortBy};
-use super::interval::Interval;
 use super::labels::Label;
 use super::units::{amount, amount_with_unit, grouped, percent, share};
 use super::{
@@ -13,7 +12,7 @@ use super::{
 };
 use crate::finding::paragraph;
 use crate::printable::Printable;
-use crate::profile::Unit;
+use crate::profile::{Interval, Unit};
 use crate::symbols::{FileId, FunctionId, Symbolized};
 
 /// The columns a name gets before figures are left out for it.

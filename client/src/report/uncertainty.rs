@@ -4,10 +4,9 @@
 use std::collections::HashMap;
 
 use super::Report;
-use super::interval::Interval;
 use super::labels::LabelId;
 use crate::diff::statistics;
-use crate::profile::{Counters, Frame, Mode, NodeId, Profile, SpecialFrame, Unit};
+use crate::profile::{Counters, Frame, Interval, Mode, NodeId, Profile, SpecialFrame, Unit};
 use crate::timeline::Slice;
 use crate::units::{grouped, sum};
 

@@ -3,9 +3,9 @@
 use anyhow::Result;
 use std::path::Path;
 
-use unikprof_client::profile::{Cost, Counters};
+use unikprof_client::profile::{Cost, Counters, Interval};
 use unikprof_client::recording::{Reading, Recording};
-use unikprof_client::report::{FunctionRow, Interval, Report, ReportOptions};
+use unikprof_client::report::{FunctionRow, Report, ReportOptions};
 use unikprof_client::symbols::Symbolizer;
 
 use super::truth::Truth;

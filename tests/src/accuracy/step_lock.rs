@@ -5,9 +5,8 @@
 //! share.
 
 use anyhow::Result;
-use unikprof_client::profile::Unwind;
+use unikprof_client::profile::{Interval, Unwind};
 use unikprof_client::record::Settings;
-use unikprof_client::report::Interval;
 
 use super::guest::{Guest, settings};
 use super::row::{Row, Verdict, percent};

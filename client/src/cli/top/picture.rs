@@ -5,8 +5,7 @@ use std::cmp::Ordering;
 use regex_lite::Regex;
 use serde_json::{Value, json};
 
-use crate::profile::{Mode, Unit};
-use crate::report::Interval;
+use crate::profile::{Interval, Mode, Unit};
 use crate::report::running::Summary;
 use crate::report::shares::Shares;
 

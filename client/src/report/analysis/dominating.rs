@@ -8,12 +8,12 @@
 
 use std::collections::HashMap;
 
-use super::super::interval::Interval;
 use super::super::labels::LabelId;
 use super::super::uncertainty::{Recorded, Unplaced};
 use super::memory::is_library;
 use super::text::with_interval;
 use super::{FEW, Finding, Found, Subject, score};
+use crate::profile::Interval;
 use crate::symbols::{FunctionId, FunctionKind, memory_work};
 
 pub(super) const RULE: &str = "dominating function";

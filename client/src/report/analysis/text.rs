@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use super::super::interval::Interval;
 use super::super::text::write_paragraph;
 use super::super::{DEFAULT_COLUMNS, Report, shorten};
 use super::{Analysis, Finding};
 use crate::finding::paragraph;
-use crate::profile::Unit;
+use crate::profile::{Interval, Unit};
 use crate::symbols::FunctionKind;
 use crate::units::percent;
 

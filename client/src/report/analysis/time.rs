@@ -1,10 +1,10 @@
 //! Time that the guest wanted and did not get, and time in which it heard of nothing.
 
-use super::super::interval::Interval;
 use super::super::marks;
 use super::super::stack_warnings::{UNMASK_OR_STALL, where_late};
 use super::super::warnings::{LESS_STEAL, NOTABLE, STOLEN, stolen_words};
 use super::{Finding, Found, Subject, score};
+use crate::profile::Interval;
 use crate::units::{duration, grouped, percent};
 
 pub(super) const STOLEN_RULE: &str = "stolen";

@@ -1,6 +1,6 @@
 //! How far a sampled share can be trusted.
 
-use crate::profile::Unit;
+use super::mode::Unit;
 
 /// A share and its 95 % interval, all between 0 and 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -55,7 +55,7 @@ impl Interval {
 
     /// The interval's ends; `None` if the share was measured, or is of allocations that are all
     /// known.
-    pub(super) fn ends(&self, unit: Unit) -> Option<[f64; 2]> {
+    pub(crate) fn ends(&self, unit: Unit) -> Option<[f64; 2]> {
         let has_ends = match unit {
             Unit::Samples => true,
             Unit::Nanoseconds => false,
