@@ -22,6 +22,7 @@ pub mod key;
 mod leaks;
 mod messages;
 pub mod output;
+mod plan;
 pub mod printable;
 pub mod profile;
 pub mod progress;

@@ -72,6 +72,7 @@ mod summary;
 mod svg;
 pub(crate) mod text;
 mod times;
+pub(crate) mod trace;
 pub(crate) mod uncertainty;
 pub(crate) mod warnings;
 

@@ -16,8 +16,8 @@ use super::{print_local, screen, values};
 use crate::diff::{CompareOptions, Comparison, DiffError, Format, Input};
 use crate::output::AtomicFile;
 use crate::recording::Recording;
+use crate::report::trace::{TraceDiff, TraceOptions, TraceView};
 use crate::report::{self, DEFAULT_COLUMNS};
-use crate::trace::{TraceDiff, TraceOptions, TraceView};
 
 #[derive(Debug, Args)]
 #[command(after_help = DIFF_HELP, arg_required_else_help = true)]

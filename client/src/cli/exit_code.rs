@@ -29,9 +29,9 @@ use crate::connection::ConnectionError;
 use crate::demo::DemoError;
 use crate::diff::DiffError;
 use crate::key::KeyFileError;
+use crate::plan::OrderError;
 use crate::record::RecordError;
 use crate::report::{AnnotationError, ReportError};
-use crate::trace::OrderError;
 use crate::view::ViewError;
 
 /// Done.

@@ -14,12 +14,12 @@ use crate::connection::ConnectionError;
 use crate::diff::DiffError;
 use crate::key::{KeyFileError, NoRandomness};
 use crate::output::OutputError;
+use crate::plan::OrderError;
 use crate::record::RecordError;
 use crate::recording::RecordingError;
 use crate::report::{AnnotationError, FunctionError, ReportError};
 use crate::symbols::SymbolError;
 use crate::timeline::MomentError;
-use crate::trace::OrderError;
 use crate::view::ViewError;
 
 /// Every error of the program, with its message and exit code.

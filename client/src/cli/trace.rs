@@ -15,12 +15,14 @@ use super::outputs::{Plan, ReportOutput, Target, is_device, no_input_is_replaced
 use super::{print, print_local, screen, signals, values};
 use crate::interrupt::Interrupt;
 use crate::output::AtomicFile;
+use crate::plan::{self, Wanted};
 use crate::progress::ProgressLine;
 use crate::record::{self, Outcome, RecordError, Session};
 use crate::recording::{Reading, Recording};
+use crate::report::trace::{Sort, TraceOptions, TraceView, check_format};
 use crate::report::{Format, SortBy};
 use crate::symbols::Symbolizer;
-use crate::trace::{self, Pattern, Sort, TraceOptions, TraceView, Wanted};
+use crate::trace::Pattern;
 
 /// The slowest calls that are shown.
 const SLOWEST: usize = 10;
@@ -197,7 +199,7 @@ pub(super) fn run(
     )?;
     no_input_is_replaced(arguments.names.files(), plan.files())?;
     for output in &plan.reports {
-        let checked = trace::check_format(output.format, !arguments.count);
+        let checked = check_format(output.format, !arguments.count);
         checked.map_err(|error| Failure::Usage(error.to_string()))?;
     }
     let view = &arguments.view;
@@ -216,7 +218,7 @@ pub(super) fn run(
     let mut progress = ProgressLine::on_stderr();
     // Until probes are set, Ctrl-C may end the program as it ends any other.
     progress.prepare("looking for the functions in the images");
-    let outcome = trace::plan(symbolizer, &agent, &wanted, |order, placement| {
+    let outcome = plan::plan(symbolizer, &agent, &wanted, |order, placement| {
         // From here on, an end must be an orderly one.
         let stopping = progress.stopping("calls");
         signals::listen_telling(interrupt, stopping, || ()).map_err(Failure::Signals)?;

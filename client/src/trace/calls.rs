@@ -292,25 +292,25 @@ fn holes(ring: &Ring, from_ns: u64) -> impl Iterator<Item = Hole> + '_ {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use unikprof_proto::ring::Record;
 
     use super::*;
     use crate::timeline::Window;
 
-    pub(in crate::trace) const TRACE: u16 = 7;
+    pub(crate) const TRACE: u16 = 7;
 
-    pub(in crate::trace) fn enter(function: u16, stack: u64, at_ns: u64) -> Record {
+    pub(crate) fn enter(function: u16, stack: u64, at_ns: u64) -> Record {
         let enter = Enter { function, trace: TRACE, caller: 99 };
         Record { kind: kind::ENTER, at_ns, first: enter.to_number(), second: stack, third: 0 }
     }
 
-    pub(in crate::trace) fn leave(function: u16, stack: u64, at_ns: u64, how: u8) -> Record {
+    pub(crate) fn leave(function: u16, stack: u64, at_ns: u64, how: u8) -> Record {
         let leave = Leave { function, trace: TRACE, how, blocked_ns: 1024 };
         Record { kind: kind::LEAVE, at_ns, first: leave.to_number(), second: stack, third: 0 }
     }
 
-    pub(in crate::trace) fn timeline(rings: Vec<Vec<Record>>, gaps: Vec<Window>) -> Timeline {
+    pub(crate) fn timeline(rings: Vec<Vec<Record>>, gaps: Vec<Window>) -> Timeline {
         let rings = rings.into_iter().enumerate().map(|(vcpu, records)| Ring {
             vcpu: vcpu as u32,
             records,

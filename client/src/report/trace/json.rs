@@ -4,9 +4,8 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use super::calls::{Calls, End};
-use super::data::last_of;
 use super::view::{Row, TraceView};
+use crate::trace::{Calls, End, last_of};
 
 /// The equal parts of the trace that calls are counted in.
 const BINS: usize = 100;

@@ -1,18 +1,20 @@
-//! From patterns and images to what an agent is asked to trace.
+//! From patterns and images to what an agent is asked to trace: `probes` finds where the probes of
+//! a function go.
+
+mod probes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 use unikprof_proto::trace::{MAX_FUNCTIONS, function_flag};
 
-use super::data::Order;
-use super::pattern::Pattern;
-use super::plan::{PlanError, PlannedFunction, Planner};
 use crate::agent_info::AgentInfo;
 use crate::printable::Printable;
 use crate::profile::{Architecture, Mapping};
 use crate::record::{OrderedFunction, OrderedProbe, TraceOrder};
 use crate::symbols::{Image, SymbolError, Symbolizer};
+use crate::trace::{Order, Pattern};
+use probes::{PlanError, PlannedFunction, Planner};
 
 /// What the user wants to trace.
 #[derive(Debug, Clone, Default)]

@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use super::calls::{Call, Calls, End};
 use super::table::{self, Table};
 use super::view::{Row, TraceView, by_reason};
 use crate::printable::Printable;
 use crate::report::shorten;
 use crate::timeline::sparkline;
+use crate::trace::{Call, Calls, End};
 use crate::units::{duration, grouped, percent};
 
 /// The columns of calls over time in the table.

@@ -7,11 +7,11 @@ use unikprof_proto::message::{BUCKETS, TraceReady, TraceState, bucket};
 use unikprof_proto::ring::{Record, how};
 use unikprof_proto::trace::{FunctionTotals, totals_flag};
 
-use super::calls::tests::{TRACE, enter, leave, timeline};
-use super::data::CallsFrom;
 use super::*;
 use crate::report::page::tests::{assert_offline, parts, read};
 use crate::timeline::{Timeline, Window};
+use crate::trace::calls_tests::{TRACE, enter, leave, timeline};
+use crate::trace::{Order, Trace, TracedFunction};
 
 /// `serve` called `parse` four times, of which one was unwound; then records were lost; one `serve`
 /// is open.

@@ -6,12 +6,12 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use super::calls::End;
 use super::table::{Row as Line, Table};
 use super::view::{Row, TraceView};
 use crate::diff::statistics::{self, Factor, LEAST_BLOCKS, LEVEL, Rate};
 use crate::diff::text::interval_of;
 use crate::timeline::{Timeline, Window};
+use crate::trace::End;
 use crate::units::{duration, grouped, sum};
 
 /// The equal parts of a trace whose differences say what chance does.

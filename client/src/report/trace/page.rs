@@ -11,21 +11,21 @@ use std::io::{self, Write};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::calls::{Call, Calls, End};
 use super::json::document;
 use super::text::{facts, title};
 use super::view::{Sort, TraceView, by_reason, is_outermost};
 use crate::report::page::{Columns, write_data, write_page};
+use crate::trace::{Call, Calls, End};
 
-const BODY: &str = include_str!("../../page/trace.html");
+const BODY: &str = include_str!("../../../page/trace.html");
 
 /// The modules beside those that every page has. A module comes after those that it imports from.
 const MODULES: [&str; 5] = [
-    include_str!("../../page/times.js"),
-    include_str!("../../page/traced.js"),
-    include_str!("../../page/axis.js"),
-    include_str!("../../page/lanes.js"),
-    include_str!("../../page/trace.js"),
+    include_str!("../../../page/times.js"),
+    include_str!("../../../page/traced.js"),
+    include_str!("../../../page/axis.js"),
+    include_str!("../../../page/lanes.js"),
+    include_str!("../../../page/trace.js"),
 ];
 
 /// What the columns are about.

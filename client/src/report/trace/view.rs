@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 
 use unikprof_proto::trace::FunctionTotals;
 
-use super::calls::{Calls, End};
-use super::data::{Trace, TracedFunction};
-use super::pattern::Pattern;
 use crate::printable::Printable;
 use crate::report::shorten;
 use crate::timeline::Timeline;
+use crate::trace::{Calls, End, Pattern, Trace, TracedFunction};
 use crate::units::grouped;
 
 /// The functions that a warning names, and the columns that each gets. The table marks all.
