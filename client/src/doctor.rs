@@ -39,15 +39,15 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::Serialize;
+use unikprof_proto::secure::KeyId;
 
 pub(crate) use check::{Check, Verdict};
 
 use frame_records::PassedOver;
 
 use crate::agent_info::AgentInfo;
-use crate::key::KeyId;
 use crate::printable::Printable;
-use crate::record::RecorderStatus;
+use crate::recorder_status::RecorderStatus;
 use crate::recording::Recording;
 use crate::report::{Report, ReportOptions, TimelineView};
 use crate::symbols::{SymbolError, Symbolized, Symbolizer};
@@ -87,6 +87,8 @@ pub(crate) struct Answers<'a> {
     pub(crate) asked_unix_ns: i128,
     /// How long it took to answer the last request.
     pub(crate) took: Duration,
+    /// The sampling period if the user chooses none, in ns.
+    pub(crate) usual_period_ns: u64,
 }
 
 impl Diagnosis {

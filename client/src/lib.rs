@@ -27,6 +27,7 @@ pub mod printable;
 pub mod profile;
 pub mod progress;
 pub mod record;
+pub mod recorder_status;
 pub mod recording;
 pub mod recover;
 pub mod report;

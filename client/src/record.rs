@@ -35,7 +35,6 @@ mod rings;
 mod session;
 mod settings;
 mod snapshot;
-mod status;
 mod trace;
 mod upload;
 
@@ -45,6 +44,7 @@ use std::time::{Duration, Instant};
 use unikprof_proto::code::state;
 use unikprof_proto::message::TraceState;
 
+pub use crate::recorder_status::{RecorderStatus, RecordingStatus};
 pub use collect::Request;
 use collect::{Collector, collect};
 pub use discard::discard;
@@ -61,12 +61,9 @@ pub use preset::Preset;
 pub use rings::Asked;
 pub use rings::RingFill;
 pub use session::{Patience, Session};
-pub(crate) use settings::rate_text;
 pub(crate) use settings::{DEFAULT_INTERVAL_BYTES, DEFAULT_NAME};
 pub use settings::{Keep, Mode, Settings};
 pub(crate) use snapshot::{Snapshot, SnapshotError, VcpuSnapshot};
-pub(crate) use status::peer_words;
-pub use status::{RecorderStatus, RecordingStatus};
 
 pub(crate) use trace::{OrderedFunction, OrderedProbe, TraceOrder, trace};
 

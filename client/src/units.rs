@@ -140,6 +140,21 @@ pub fn date(unix_ns: u64) -> Option<String> {
     Some(timestamp.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
 }
 
+/// The rate of a period, with as many digits as one would say.
+pub(crate) fn rate_text(period_ns: u64) -> String {
+    if period_ns == 0 {
+        return "unknown".into();
+    }
+    let rate = 1e9 / period_ns as f64;
+    if rate >= 100.0 {
+        format!("{rate:.0}")
+    } else {
+        // Three significant digits, without the zeros that say nothing.
+        let shown = format!("{rate:.3}");
+        shown.trim_end_matches('0').trim_end_matches('.').into()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,5 +218,13 @@ mod tests {
     fn dates_are_in_utc() {
         assert_eq!(date(1_700_000_000_000_000_000).as_deref(), Some("2023-11-14 22:13:20 UTC"));
         assert!(date(u64::MAX).is_some_and(|text| text.starts_with("2554-")));
+    }
+
+    #[test]
+    fn rates_are_said_as_people_do() {
+        assert_eq!(rate_text(1_003_009), "997");
+        assert_eq!(rate_text(10_000_000_000), "0.1");
+        assert_eq!(rate_text(1_000_000_000), "1");
+        assert_eq!(rate_text(0), "unknown");
     }
 }

@@ -162,7 +162,7 @@ impl Conversation {
         let rings = self.session.ring_fill(&mut ())?;
         let one = match name {
             None => None,
-            Some(name) => Some(found.find(Some(name))?.clone()),
+            Some(name) => Some(found.find(Some(name)).map_err(RecordError::from)?.clone()),
         };
         print(match (self.json, one) {
             (true, None) => json::status(&found, &rings, &self.session),
@@ -322,7 +322,7 @@ impl Conversation {
     /// The id and the name of a recording, or of the only one.
     fn find(&mut self, name: Option<&str>) -> Result<(u64, String), Failure> {
         let status = self.session.check(&mut ())?;
-        let found = status.find(name)?;
+        let found = status.find(name).map_err(RecordError::from)?;
         Ok((found.recording, found.name.clone()))
     }
 

@@ -11,8 +11,8 @@ use crate::agent_info::role_name;
 use crate::connection::Address;
 use crate::printable::Printable;
 use crate::profile::{Cost, Mapping};
-use crate::record::{self, RecorderStatus, RecordingStatus, Session, Settings, rate_text};
-use crate::units::{duration, grouped, size};
+use crate::record::{self, RecorderStatus, RecordingStatus, Session, Settings};
+use crate::units::{duration, grouped, rate_text, size};
 
 /// Who the agent is.
 pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {

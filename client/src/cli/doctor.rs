@@ -12,7 +12,7 @@ use crate::charset;
 use crate::connection::Address;
 use crate::doctor::{Answers, Diagnosis, Verdict};
 use crate::interrupt::Interrupt;
-use crate::record::{Patience, Session};
+use crate::record::{Patience, Session, Settings};
 use crate::recording::{Reading, Recording};
 
 /// What the user means.
@@ -109,6 +109,7 @@ fn agent(address: Address, arguments: &DoctorArguments) -> Result<Diagnosis, Fai
         status: &status,
         asked_unix_ns: session.connected().as_nanosecond(),
         took,
+        usual_period_ns: Settings::default().period_ns,
     };
     Ok(Diagnosis::of_agent(&answers, wrong.as_ref().map(Option::as_ref)))
 }

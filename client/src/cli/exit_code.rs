@@ -113,9 +113,7 @@ pub fn of_record(error: &RecordError) -> u8 {
         | RecordError::NoRing
         | RecordError::NoAllocations
         | RecordError::NoTraces => REFUSED,
-        RecordError::NoSuchRecording { .. } | RecordError::WhichRecording { .. } => {
-            NO_SUCH_RECORDING
-        }
+        RecordError::NotFound(_) => NO_SUCH_RECORDING,
         RecordError::NoCallerTable | RecordError::Moment(_) => USAGE,
         RecordError::NothingRuns => KEY,
         RecordError::Leased { .. } => LEASED,

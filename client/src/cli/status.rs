@@ -9,7 +9,8 @@ use super::describe::{access, cost, counted, held_by, timestamp};
 use crate::agent_info::AgentInfo;
 use crate::printable::Printable;
 use crate::profile::{Counters, Mode};
-use crate::record::{RecorderStatus, RecordingStatus, RingFill, Session, peer_words};
+use crate::record::{RecorderStatus, RecordingStatus, RingFill, Session};
+use crate::recorder_status::peer_words;
 use crate::units::{amount_with_unit, duration, grouped, percent};
 
 /// All recordings, a line each, and the agent.

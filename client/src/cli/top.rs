@@ -119,7 +119,7 @@ pub(super) fn choose(
             };
         }
     }
-    let found = recorder.find(arguments.name.as_deref())?;
+    let found = recorder.find(arguments.name.as_deref()).map_err(RecordError::from)?;
     if found.mode().is_heap() {
         return Err(of_time_alone());
     }

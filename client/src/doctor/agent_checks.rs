@@ -9,9 +9,9 @@ use super::stack_checks::{callers, cut_so_far};
 use super::{Answers, heap_checks, image_checks, peer_checks};
 use crate::printable::Printable;
 use crate::profile::{Counters, Mode, Unwind};
-use crate::record::{RecorderStatus, RecordingStatus, Settings, rate_text};
+use crate::recorder_status::{RecorderStatus, RecordingStatus};
 use crate::symbols::SymbolError;
-use crate::units::{amount_with_unit, duration, grouped, percent, size};
+use crate::units::{amount_with_unit, duration, grouped, percent, rate_text, size};
 
 /// A guest's clock that is this far from the client's gives recordings of a wrong date, in ns.
 const CLOCK_OFF_NS: i128 = 5_000_000_000;
@@ -198,7 +198,7 @@ fn caller_table(answers: &Answers<'_>) -> Check {
 
 fn limits(answers: &Answers<'_>) -> Check {
     let agent = answers.agent;
-    let usual = Settings::default().period_ns;
+    let usual = answers.usual_period_ns;
     let takes_usual = (agent.min_period_ns..=agent.max_period_ns).contains(&usual);
     let finding = format!(
         "{} to {} Hz, {} frames deep, {}, {} KiB for {} stack nodes per vCPU",

@@ -15,7 +15,7 @@ use crate::profile::{
     Cost, Counters, Distribution, Frame, Mapping, Mode, ProfileBuilder, RecordingInfo, Runstate,
     SpecialFrame, Unwind, VcpuStats,
 };
-use crate::record::{RecorderStatus, RecordingStatus};
+use crate::recorder_status::{RecorderStatus, RecordingStatus};
 use crate::recording::Completeness;
 use crate::report::golden_tests::{FIB, MAIN, PARSE, POLL, symbolized};
 use crate::symbols::Images;
@@ -617,6 +617,7 @@ fn answers<'a>(agent: &'a AgentInfo, status: &'a RecorderStatus) -> Answers<'a> 
         status,
         asked_unix_ns: 1_700_000_000_000_000_000 - 20_000,
         took: Duration::from_micros(300),
+        usual_period_ns: 1_003_009,
     }
 }
 

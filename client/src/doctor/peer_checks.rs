@@ -6,7 +6,7 @@ use unikprof_proto::message::Peers;
 use super::Answers;
 use super::check::{Check, Verdict, part_of};
 use crate::agent_info::role_name;
-use crate::record::peer_words;
+use crate::recorder_status::peer_words;
 use crate::units::{duration, grouped};
 
 /// Shares of one CPU for the agent's network work that are worth a look, and bad.

@@ -338,7 +338,9 @@ impl<'a> Collector<'a> {
             let Some(status) = recorder.by_id(recording) else {
                 match (self.arrived, recording) {
                     (true, _) => break,
-                    (false, 0) => return Err(recorder.find(None).err().unwrap_or(NO_COUNTS)),
+                    (false, 0) => {
+                        return Err(recorder.find(None).err().map_or(NO_COUNTS, Into::into));
+                    }
                     (false, _) => return Err(RecordError::Gone { recording }),
                 }
             };

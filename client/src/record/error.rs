@@ -6,10 +6,10 @@ use thiserror::Error;
 use unikprof_proto::code::refusal;
 
 use super::snapshot::SnapshotError;
-use super::status::{MOST_RECORDINGS, Names};
 use crate::connection::ConnectionError;
 use crate::output::OutputError;
 use crate::printable::Printable;
+use crate::recorder_status::{MOST_RECORDINGS, NotFound};
 use crate::recording::{EpochError, RecordingError};
 use crate::timeline::{MomentError, RingOrderError};
 use crate::trace::TraceError;
@@ -150,16 +150,9 @@ pub enum RecordError {
          are possible"
     )]
     TooManyTold { count: u32 },
-    /// There is no such recording.
-    #[error("{}", no_such(wanted.as_deref(), there))]
-    NoSuchRecording {
-        /// Its name; `None`: whichever there is.
-        wanted: Option<String>,
-        there: Names,
-    },
-    /// There are several recordings, and none was named.
-    #[error("the guest has several recordings: {there}; choose one with --name")]
-    WhichRecording { there: Names },
+    /// The recording asked for is not found.
+    #[error(transparent)]
+    NotFound(#[from] NotFound),
     /// There is nothing to copy.
     #[error(
         "there is nothing to copy yet: the recording is {state}, and its counts can be copied once \
@@ -243,12 +236,5 @@ impl From<ConnectionError> for RecordError {
             } => RecordError::Leased { text, code },
             other => RecordError::Connection(other),
         }
-    }
-}
-
-fn no_such(wanted: Option<&str>, there: &Names) -> String {
-    match wanted {
-        Some(name) => format!("the guest has no recording `{}`; it has: {there}", Printable(name)),
-        None => "the guest has no recordings; `start` begins one".into(),
     }
 }

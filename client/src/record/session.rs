@@ -8,7 +8,6 @@ use unikprof_proto::code::{refusal, role};
 use unikprof_proto::message::{Acknowledge, Acknowledged, Check, RecordingStatus, Started, Status};
 
 use super::approach::{Approach, Waits};
-use super::status::MOST_RECORDINGS;
 use super::upload::upload;
 use super::{Event, Observer, RecordError, RecorderStatus, Settings};
 use crate::agent_info::AgentInfo;
@@ -19,6 +18,7 @@ use crate::interrupt::Interrupt;
 use crate::key::KeyId;
 use crate::output::OutputError;
 use crate::profile::Unwind;
+use crate::recorder_status::MOST_RECORDINGS;
 use crate::recording::RecordingWriter;
 
 /// The first wait before a lost connection is taken up again; each further one is twice as long.

@@ -141,7 +141,7 @@ impl Settings {
             return Err(RecordError::NoAllocations);
         }
         if !is_heap && !periods.contains(&self.period_ns) {
-            let shown = |ns| format!("{} ({} Hz)", units::duration(ns), rate_text(ns));
+            let shown = |ns| format!("{} ({} Hz)", units::duration(ns), units::rate_text(ns));
             return Err(RecordError::Limit {
                 setting: "sampling interval",
                 asked: shown(self.period_ns),
@@ -189,34 +189,5 @@ impl Settings {
             max_age_ns: self.max_age_ns,
             max_bytes: self.max_bytes,
         })
-    }
-}
-
-/// The rate of a period, with as many digits as one would say.
-pub(crate) fn rate_text(period_ns: u64) -> String {
-    if period_ns == 0 {
-        return "unknown".into();
-    }
-    let rate = 1e9 / period_ns as f64;
-    if rate >= 100.0 {
-        format!("{rate:.0}")
-    } else {
-        // Three significant digits, without the zeros that say nothing.
-        let shown = format!("{rate:.3}");
-        shown.trim_end_matches('0').trim_end_matches('.').into()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    #[test]
-    fn rates_are_said_as_people_do() {
-        assert_eq!(rate_text(1_003_009), "997");
-        assert_eq!(rate_text(10_000_000_000), "0.1");
-        assert_eq!(rate_text(1_000_000_000), "1");
-        assert_eq!(rate_text(0), "unknown");
     }
 }

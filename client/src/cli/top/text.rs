@@ -6,12 +6,11 @@ use super::super::describe::counted;
 use super::picture::{Measure, Picture, Row, Sort};
 use crate::printable::Printable;
 use crate::profile::Unit;
-use crate::record::rate_text;
 use crate::report::running::Summary;
 use crate::report::shares::Shares;
 use crate::report::shorten;
 use crate::report::text::ends;
-use crate::units::{amount_with_unit, date, duration, grouped, percent};
+use crate::units::{amount_with_unit, date, duration, grouped, percent, rate_text};
 
 /// The columns a name gets before figures are left out for it.
 const LEAST_NAME: usize = 24;

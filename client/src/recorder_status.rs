@@ -3,14 +3,14 @@
 use std::fmt;
 use std::time::Duration;
 
+use thiserror::Error;
 use unikprof_proto::code::state;
 use unikprof_proto::message::{self, Counters, Epoch, Overhead, Peers, Status};
 
-use super::{RecordError, rate_text};
 use crate::printable::Printable;
 use crate::profile::Mode;
 use crate::timeline::WallClock;
-use crate::units::size;
+use crate::units::{rate_text, size};
 
 /// The most recordings that are read of one agent; those of this version hold four.
 pub(crate) const MOST_RECORDINGS: u32 = 64;
@@ -77,6 +77,32 @@ pub struct RecordingStatus {
     pub epochs: u32,
 }
 
+/// Why a recording is not found.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NotFound {
+    /// There is no such recording.
+    #[error("{}", no_such(wanted.as_deref(), there))]
+    NoSuch {
+        /// Its name; `None`: whichever there is.
+        wanted: Option<String>,
+        /// Those that there are.
+        there: Names,
+    },
+    /// There are several recordings, and none was named.
+    #[error("the guest has several recordings: {there}; choose one with --name")]
+    Several {
+        /// Those that there are.
+        there: Names,
+    },
+}
+
+fn no_such(wanted: Option<&str>, there: &Names) -> String {
+    match wanted {
+        Some(name) => format!("the guest has no recording `{}`; it has: {there}", Printable(name)),
+        None => "the guest has no recordings; `start` begins one".into(),
+    }
+}
+
 /// Recordings by their names, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names(Vec<String>);
@@ -108,7 +134,7 @@ pub(crate) fn peer_words(peers: &Peers) -> [(u64, &'static str); 6] {
 
 impl RecorderStatus {
     /// Adds a recording, unless it went away while the agent told of it.
-    pub(super) fn add(&mut self, status: &message::RecordingStatus<'_>) {
+    pub(crate) fn add(&mut self, status: &message::RecordingStatus<'_>) {
         if status.state == state::IDLE {
             return;
         }
@@ -149,16 +175,13 @@ impl RecorderStatus {
     }
 
     /// The recording with this name, or without a name the only one.
-    pub fn find(&self, name: Option<&str>) -> Result<&RecordingStatus, RecordError> {
+    pub fn find(&self, name: Option<&str>) -> Result<&RecordingStatus, NotFound> {
         match (name, self.recordings.as_slice()) {
             (None, [only]) => Ok(only),
-            (None, [_, ..]) => Err(RecordError::WhichRecording { there: self.names() }),
+            (None, [_, ..]) => Err(NotFound::Several { there: self.names() }),
             (name, all) => {
                 all.iter().find(|one| name == Some(one.name.as_str())).ok_or_else(|| {
-                    RecordError::NoSuchRecording {
-                        wanted: name.map(Into::into),
-                        there: self.names(),
-                    }
+                    NotFound::NoSuch { wanted: name.map(Into::into), there: self.names() }
                 })
             }
         }
@@ -207,7 +230,7 @@ impl RecordingStatus {
     }
 
     /// Its description without counts, for a file that holds what rings tell of it.
-    pub(super) fn as_epoch(&self, clock: &WallClock) -> Epoch<'_> {
+    pub(crate) fn as_epoch(&self, clock: &WallClock) -> Epoch<'_> {
         Epoch {
             interval_bytes: self.interval_bytes,
             epoch: 0,
