@@ -244,6 +244,24 @@ fn a_recording_whose_start_is_not_confirmed_is_discarded() {
     }
 }
 
+/// Whoever stops it knows of it, and has as long as any other client to fetch it.
+#[test]
+fn a_recording_that_another_client_stops_is_not_discarded_unconfirmed() {
+    let (agent, service) = served();
+    let mut starter = collector(&service);
+    let recording = starter.start(one_ms());
+    starter.close();
+    let mut other = person(&service);
+    agent.platform().idle(UNCONFIRMED_NS - SECOND);
+    service.borrow_mut().advance();
+    other.ask(&Stop { recording });
+    agent.platform().idle(2 * SECOND);
+    service.borrow_mut().advance();
+    let pending: Pending = read(&other.ask(&Stop { recording })[0]);
+    assert!(pending.complete);
+    other.acknowledge(pending.first_epoch);
+}
+
 /// Each recording has its own lease, and a client without an id takes none.
 #[test]
 fn leases_are_taken_by_recording_and_by_clients_with_an_id() {

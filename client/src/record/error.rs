@@ -57,9 +57,10 @@ pub enum RecordError {
          there now is another, and `check` shows what it has"
     )]
     GuestChanged,
-    /// Another client ended and fetched the recording.
+    /// Another client ended the recording.
     #[error(
-        "recording {recording} is no longer in the guest: another client stopped and fetched it"
+        "recording {recording} is no longer in the guest: another client ended it, and fetched or \
+         discarded it"
     )]
     Gone { recording: u64 },
     /// The recording could not be followed to its end.

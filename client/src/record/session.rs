@@ -21,6 +21,9 @@ use crate::profile::Unwind;
 use crate::recorder_status::MOST_RECORDINGS;
 use crate::recording::RecordingWriter;
 
+/// How often a recording is started whose start could not be confirmed in time.
+const MOST_STARTS: u32 = 16;
+
 /// The first wait before a lost connection is taken up again; each further one is twice as long.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
@@ -181,16 +184,35 @@ impl Session {
         settings: &Settings,
         observer: &mut dyn Observer,
     ) -> Result<Started, RecordError> {
-        let (started, _) = self.start_telling(settings, observer)?;
-        // The agent takes any further request for the confirmation.
-        let confirmed = self.check(observer);
-        confirmed.map_err(|error| error.while_running(&settings.name))?;
-        Ok(started)
+        Ok(self.start_telling(settings, observer)?.0)
     }
 
     /// [`start`](Self::start), which also answers whether the recording uses the caller table of
     /// the settings.
     pub(super) fn start_telling(
+        &mut self,
+        settings: &Settings,
+        observer: &mut dyn Observer,
+    ) -> Result<(Started, bool), RecordError> {
+        let mut starts = 0;
+        loop {
+            let (started, has_callers) = self.start_unconfirmed(settings, observer)?;
+            // The agent takes any further request for the confirmation.
+            let confirmed = self.check(observer);
+            let status = confirmed.map_err(|error| error.while_running(&settings.name))?;
+            let recording = started.recording;
+            if status.by_id(recording).is_some() {
+                return Ok((started, has_callers));
+            }
+            // The line was down for longer than the agent waits for the confirmation.
+            starts += 1;
+            if starts == MOST_STARTS {
+                return Err(RecordError::Gone { recording });
+            }
+        }
+    }
+
+    fn start_unconfirmed(
         &mut self,
         settings: &Settings,
         observer: &mut dyn Observer,

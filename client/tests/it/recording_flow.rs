@@ -203,6 +203,21 @@ fn a_start_whose_answer_is_lost_is_repeated() {
     }
 }
 
+/// The line was down for longer than the agent waits for the confirmation.
+#[test]
+fn a_recording_that_was_not_confirmed_in_time_is_started_again() {
+    let directory = tempfile::tempdir().unwrap();
+    for words in [&["record", "-o", "r.unikprof"][..], &["start"]] {
+        let peer = Peer::start(Script { unconfirmed: 2, ..Script::default() });
+        program::connect(0, &peer, words, directory.path());
+        assert_eq!(peer.starts().len(), 3);
+        let never = Peer::start(Script { unconfirmed: usize::MAX, ..Script::default() });
+        let _ = std::fs::remove_file(directory.path().join("r.unikprof"));
+        let (_, told) = program::connect(3, &never, words, directory.path());
+        program::has(&told, &["no longer in the guest"]);
+    }
+}
+
 #[test]
 fn an_older_epoch_in_the_way_is_fetched_first() {
     let directory = tempfile::tempdir().unwrap();

@@ -121,6 +121,8 @@ impl Recording {
                 )),
             }),
             None => {
+                // Whoever takes it knows of the recording.
+                self.unconfirmed = self.unconfirmed.filter(|(starter, _)| *starter == client.id);
                 self.lease = (client.id != 0).then_some(Lease {
                     client: *client,
                     since_ns: now_ns,

@@ -134,6 +134,8 @@ pub struct Script {
     pub others: Vec<(u64, &'static str)>,
     /// There is no recording at all.
     pub is_empty: bool,
+    /// So many starts come to nothing: they are not confirmed in time.
+    pub unconfirmed: usize,
     /// How many epochs wait before anything is stopped.
     pub waiting: u32,
     /// Whether the delay of its recordings is not over, so that no epoch waits when one is stopped
@@ -235,6 +237,7 @@ impl Default for Script {
             displaced: 0,
             others: Vec::new(),
             is_empty: false,
+            unconfirmed: 0,
             waiting: 0,
             is_delayed: false,
             peers: Peers::default(),
@@ -618,7 +621,11 @@ impl Guest {
                 };
                 let is_forgotten =
                     has_ended && self.script.ends_in_dump && self.acknowledged.len() >= self.dumps;
-                let is_there = !self.script.is_empty && !is_forgotten;
+                let is_lost = match self.script.unconfirmed {
+                    0 => false,
+                    starts => self.seen.lock().unwrap().starts.len() <= starts,
+                };
+                let is_there = !self.script.is_empty && !is_forgotten && !is_lost;
                 let first = is_there.then_some((RECORDING, "default"));
                 let there: Vec<_> = first.into_iter().chain(self.script.others.clone()).collect();
                 line.send(&Status {
