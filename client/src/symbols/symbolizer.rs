@@ -7,7 +7,7 @@ use super::debug_file;
 use super::debug_info::{DebugInfo, DebugSections};
 use super::demangle::is_mangled;
 use super::error::{SymbolError, SymbolWarning};
-use super::identity::{AcrossBuilds, Place, has_place, stem, without_suffixes};
+use super::identity::{AcrossBuilds, Place, has_place, stem};
 use super::image::Image;
 use super::images::{Assigned, Group, Images};
 use super::name_table::NameTable;
@@ -347,12 +347,12 @@ impl NameSource<'_, '_> {
             let place = place.or_else(|| match whole.map(|it| (it.is_local(), it.file))? {
                 (true, None) => Some(names.place_at(whole?.start)),
                 // A unit of Rust's compiler holds copies of others' functions.
-                (_, Some(file)) if !is_source(file) => None,
+                (_, Some((file, _))) if !is_source(file) => None,
                 // Files of one name may lie in several folders.
-                (_, Some(file)) if without_suffixes(&whole?.name) == whole?.name => {
+                (_, Some((file, _))) => {
                     Some(Place { column: whole?.start as u32, ..names.place_in(file) })
                 }
-                (_, file) => Some(names.place_in(file.unwrap_or_default())),
+                (_, None) => Some(names.place_in("")),
             });
             return names.function_in(Some(self.image), None, raw_name, place);
         }
