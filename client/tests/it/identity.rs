@@ -130,15 +130,24 @@ fn the_last_symbol_of_a_list_ends_where_its_function_does() {
     }
 }
 
+/// The names of the functions at these addresses, by symbol lists alone.
+fn names_by_lists(lists: &[&str], addresses: &[u64]) -> Vec<String> {
+    let dir = TempDir::new().unwrap();
+    let mut images = Images::new(nothing_found());
+    for (at, lines) in lists.iter().enumerate() {
+        let list = dir.path().join(at.to_string());
+        fs::write(&list, lines).unwrap();
+        images.add_symbols(&list).unwrap();
+    }
+    names_by(images, Vec::new(), addresses)
+}
+
 /// By their order, as of a symbol table without files, whichever of them ran. Instances of one
 /// generic function are one.
 #[test]
 fn functions_of_one_name_in_a_list_are_told_apart() {
-    let dir = TempDir::new().unwrap();
-    let list = dir.path().join("list");
-    let lines = "1000 t helper\n1010 T camlWeb__f_1\n1020 t helper\n1030 T camlWeb__f_2\n\
-                 1040 t web::push\n1050 t web::push\n1060 t helper.part.0\n1070 D data\n";
-    fs::write(&list, lines).unwrap();
+    let list = "1000 t helper\n1010 T camlWeb__f_1\n1020 t helper\n1030 T camlWeb__f_2\n\
+                1040 t web::push\n1050 t web::push\n1060 t helper.part.0\n1070 D data\n";
     for (addresses, expected) in [
         (
             &[0x1000, 0x1010, 0x1020, 0x1030][..],
