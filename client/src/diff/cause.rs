@@ -112,9 +112,9 @@ impl Cause {
             let mut sets: Vec<_> =
                 [found].into_iter().chain(ways).map(|it| (score(&it), it)).collect();
             sets.sort_by(|a, b| a.0.total_cmp(&b.0));
-            let (least, best) = sets.remove(0);
-            found = best;
+            found = sets.remove(0).1;
             choices = weighed(&mut found, hits, measure);
+            let least = score(&found);
             sets.retain(|(score, _)| score - least < APART);
             choices.extend(chosen(&found, least, sets, hits, measure));
         }

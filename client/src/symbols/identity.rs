@@ -259,7 +259,11 @@ impl Builds {
                 *known = known.take().filter(|known| Some(known) == across.build.as_ref());
             }
         }
-        for (name, namesakes) in added {
+        for (name, mut namesakes) in added {
+            // One of another image, or of an unknown place, which may not have run in other builds.
+            if namesakes.len() > 1 {
+                namesakes.remove("");
+            }
             match self.namesakes.get_mut(name) {
                 None => {
                     self.namesakes.insert(name.to_owned(), Some(namesakes));
@@ -343,6 +347,21 @@ mod tests {
         assert_eq!(across, ["helper (a/h.c)", "helper (b/h.c)", "helper (b/h.c)"]);
         builds.add(&helpers[1..]);
         assert_eq!(builds.name(&helpers[0]), "helper", "builds have not the same files");
+    }
+
+    /// A function of a library occurs if it ran; those of the program have its name, too.
+    #[test]
+    fn a_function_of_another_image_does_not_change_names() {
+        let files = ["a.c", "b.c"].map(str::to_owned);
+        let program = [0, 1].map(|file| function("helper", Some((file, 1))));
+        let mut library = function("helper", None);
+        library.image = Some(ImageId(0));
+        let mut builds = Builds::default();
+        builds.add(&labelled(&program, &files).0);
+        let all = labelled(&[&program[..], &[library]].concat(), &files).0;
+        builds.add(&all);
+        let names: Vec<String> = all.iter().map(|it| builds.name(it)).collect();
+        assert_eq!(names, ["helper (a.c)", "helper (b.c)", "helper"]);
     }
 
     /// An instance that a library brings has no debug information.

@@ -214,6 +214,30 @@ mod tests {
         assert_eq!(profile.recording().guests, ["a", "b"]);
     }
 
+    /// One build, in one guest of which a cold part ran. Of a function that is the only one of its
+    /// name, it is a part; of several, it is not known which.
+    #[test]
+    fn parts_of_functions_in_a_list_count_whether_they_ran_or_not() {
+        let list = "1000 10 t helper\n1010 10 t helper\n1020 10 t helper.cold\n\
+                    1030 10 t work\n1040 10 t work.cold\n";
+        let mut merger = GuestMerger::default();
+        for ran in [&[0x1000, 0x1010, 0x1030][..], &[0x1000, 0x1020, 0x1040]] {
+            let stacks: Vec<([u64; 1], u64)> = ran.iter().map(|at| ([*at], 1)).collect();
+            let stacks: Vec<(&[u64], u64)> = stacks.iter().map(|(at, n)| (&at[..], *n)).collect();
+            let (profile, symbolizer) = guest(list, &stacks);
+            merger.add("web", &symbolizer.resolve(&profile).unwrap()).unwrap();
+        }
+        let (_, names, own) = merger.finish();
+        let named = own.iter().map(|own| {
+            let mut named: Vec<_> = own.keys().map(|id| &*names.function(*id).name).collect();
+            named.sort_unstable();
+            named
+        });
+        let expected =
+            [["helper (#1)", "helper (#2)", "work"], ["helper (#1)", "helper (#3)", "work"]];
+        assert_eq!(named.collect::<Vec<_>>(), expected);
+    }
+
     /// One build has one more function of a name: which is which is not known, in no guest.
     #[test]
     fn guests_are_compared_by_the_names_of_all_builds() {

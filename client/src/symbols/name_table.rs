@@ -1,12 +1,13 @@
 //! Functions by address, from a symbol table or a list.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use object::elf::SHF_EXECINSTR;
 use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SectionIndex, SymbolKind};
 
+use super::demangle::is_mangled;
 use super::identity::without_suffixes;
 use super::linkage_table;
 use crate::caller_table::functions_described;
@@ -38,8 +39,9 @@ pub(super) struct Entry<'a> {
     /// Among symbols of one address, the smallest is kept.
     pub(super) rank: u8,
     pub(super) name: Cow<'a, str>,
-    /// The name of the source file, which the table has for local symbols.
-    pub(super) file: Option<&'a str>,
+    /// The source file, which the table has for local symbols: its name, and the number of its own
+    /// symbol, as files of several folders may be called the same.
+    pub(super) file: Option<(&'a str, usize)>,
 }
 
 impl Entry<'_> {
@@ -166,31 +168,45 @@ impl<'a> NameTable<'a> {
     }
 }
 
-/// The functions that local symbols differ from in what compilers add only, where there is one: of
-/// their file if both are local.
+/// The functions that local symbols are parts or copies of: of one file, those that differ in what
+/// compilers add only. Their function may be one whose file is not known, as it is global or hidden.
+///
+/// If two symbols without a file have one name, it is not known of which of them the others are
+/// parts: each is a function.
 fn wholes_of(entries: &[Entry<'_>]) -> HashMap<u64, usize> {
-    let bare = |part: &Entry<'_>| match without_suffixes(&part.name) {
-        bare if bare.len() < part.name.len() && part.is_local() => Some(bare.to_owned()),
-        _ => None,
-    };
-    let parts: Vec<(&Entry<'_>, String)> =
-        entries.iter().filter_map(|part| Some((part, bare(part)?))).collect();
-    let mut named: HashMap<&str, Vec<usize>> =
-        parts.iter().map(|(_, bare)| (bare.as_str(), Vec::new())).collect();
-    for (at, entry) in entries.iter().enumerate() {
-        if let Some(named) = named.get_mut(&*entry.name) {
+    let bare = |at: usize| without_suffixes(&entries[at].name);
+    let is_whole = |at: usize| bare(at) == entries[at].name;
+    let parts = (0..entries.len()).filter(|at| entries[*at].is_local() && !is_whole(*at));
+    let mut named: HashMap<&str, Vec<usize>> = parts.map(|at| (bare(at), Vec::new())).collect();
+    for at in 0..entries.len() {
+        if let Some(named) = named.get_mut(bare(at)) {
             named.push(at);
         }
     }
-    let wholes = parts.iter().filter_map(|(part, bare)| {
-        let mut of_part = named[bare.as_str()].iter().filter(|at| {
-            let whole = &entries[**at];
-            !whole.is_local() || part.file.is_none() || part.file == whole.file
-        });
-        let whole = of_part.next()?;
-        of_part.next().is_none().then_some((part.start, *whole))
-    });
-    wholes.collect()
+    let mut wholes = HashMap::new();
+    for (name, named) in named {
+        let mut files: HashMap<Option<(&str, usize)>, Vec<usize>> = HashMap::new();
+        for at in named.iter().copied().filter(|at| entries[*at].is_local()) {
+            files.entry(entries[at].file).or_default().push(at);
+        }
+        let lacks_whole = |of_file: &&Vec<usize>| !of_file.iter().any(|at| is_whole(*at));
+        // Each file that uses a C++ function may have parts of it.
+        let may_share = is_mangled(name) || files.values().filter(lacks_whole).count() == 1;
+        let mut shared = named.iter().filter(|at| is_whole(**at) && entries[**at].file.is_none());
+        let shared = match (shared.next(), shared.next()) {
+            (Some(one), None) if may_share => Some(*one),
+            _ => None,
+        };
+        for of_file in files.into_values() {
+            let names: HashSet<&str> = of_file.iter().map(|at| &*entries[*at].name).collect();
+            if names.len() == of_file.len() {
+                let whole = of_file.iter().copied().find(|at| is_whole(*at)).or(shared);
+                let whole = whole.unwrap_or(of_file[0]);
+                wholes.extend(of_file.iter().map(|at| (entries[*at].start, whole)));
+            }
+        }
+    }
+    wholes
 }
 
 /// Where the innermost of the functions that hold an address changes, and to which.
@@ -230,7 +246,8 @@ fn entries_of<'a, 'file>(
     symbols
         .filter_map(|symbol| {
             if symbol.kind() == SymbolKind::File {
-                source = symbol.name().ok().filter(|name| !name.is_empty());
+                let name = symbol.name().ok().filter(|name| !name.is_empty());
+                source = name.map(|name| (name, symbol.index().0));
             }
             let rank = match symbol.kind() {
                 SymbolKind::Text => 0,
@@ -273,6 +290,8 @@ pub(crate) fn is_code(section: &object::Section<'_, '_>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn entry(start: u64, size: u64, name: &str) -> Entry<'_> {
@@ -332,6 +351,50 @@ mod tests {
         for entries in [vec![local.clone(), global.clone()], vec![global, local]] {
             assert_eq!(NameTable::new(entries).find(0x10), Some("zzz"));
         }
+    }
+
+    /// The functions of these symbols, each of a name and a file: 0 is that of global symbols.
+    fn functions(symbols: &[(&'static str, usize)]) -> Vec<Vec<usize>> {
+        let entry = |(at, (name, file)): (usize, &(&'static str, usize))| Entry {
+            rank: u8::from(*file != 0),
+            file: (*file != 0).then_some(("a.c", *file)),
+            ..entry(at as u64, 1, name)
+        };
+        let entries: Vec<Entry<'_>> = symbols.iter().enumerate().map(entry).collect();
+        let wholes = wholes_of(&entries);
+        let mut functions: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for at in 0..entries.len() {
+            let whole = wholes.get(&(at as u64)).copied().unwrap_or(at);
+            functions.entry(whole).or_default().push(at);
+        }
+        functions.into_values().collect()
+    }
+
+    #[test]
+    fn parts_belong_to_the_functions_of_their_files() {
+        // Of a function of which only a clone is left.
+        assert_eq!(functions(&[("f.isra.0.cold", 1), ("f.isra.0", 1)]), [[0, 1]]);
+        let clones = [("f.isra.0", 1), ("f.isra.0", 2), ("f.isra.0.cold", 1)];
+        assert_eq!(functions(&clones), [vec![0, 2], vec![1]]);
+        let namesakes = [("f", 1), ("f", 2), ("f.cold", 2), ("f.cold", 1)];
+        assert_eq!(functions(&namesakes), [[0, 3], [1, 2]]);
+        assert_eq!(functions(&[("f", 0), ("f.cold", 1)]), [[0, 1]]);
+        // The global one has one file, but which?
+        let clones = [("f", 0), ("f.isra.0", 1), ("f.isra.0", 2)];
+        assert_eq!(functions(&clones), [[0], [1], [2]]);
+        let inline = [("_Z1fi", 0), ("_Z1fi.part.0", 1), ("_Z1fi.part.0", 2)];
+        assert_eq!(functions(&inline), [[0, 1, 2]]);
+    }
+
+    /// The linker makes a hidden function local, in no file.
+    #[test]
+    fn parts_may_belong_to_a_function_without_a_file() {
+        let local = |at, name, file| Entry { rank: 1, file, ..entry(at, 1, name) };
+        let of_file = [local(0, "f", None), local(1, "f.cold", Some(("a.c", 1)))];
+        assert_eq!(wholes_of(&of_file).get(&1), Some(&0));
+        let without = ["f", "f", "f.cold"];
+        let without = without.map(|name| local(0, name, None));
+        assert!(wholes_of(&without).is_empty(), "it is not known of which");
     }
 
     #[test]

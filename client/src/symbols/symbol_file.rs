@@ -1,10 +1,10 @@
 //! Symbol lists as `nm`, `nm -S` and System.map write them.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::path::Path;
 
 use super::error::SymbolError;
-use super::identity::{stem, without_suffixes};
+use super::identity::stem;
 use super::name_table::{Entry, NameTable};
 use super::ocaml;
 
@@ -15,8 +15,8 @@ use super::ocaml;
 #[derive(Debug)]
 pub(crate) struct SymbolFile {
     table: NameTable<'static>,
-    /// By what their names have in common, the functions of one name.
-    namesakes: HashMap<String, Vec<Entry<'static>>>,
+    /// The symbols in the order of what the names of namesakes have in common.
+    by_stem: Vec<usize>,
 }
 
 impl SymbolFile {
@@ -60,20 +60,17 @@ impl SymbolFile {
             entry.limit = next.copied().unwrap_or(u64::MAX);
         }
         let table = NameTable::new(entries);
-        let mut namesakes: HashMap<String, Vec<Entry<'static>>> = HashMap::new();
-        for entry in table.entries() {
-            if let Some(stem) = stem_of(entry) {
-                namesakes.entry(stem.to_owned()).or_default().push(entry.clone());
-            }
-        }
-        namesakes.retain(|_, all| all.len() > 1);
-        Ok(SymbolFile { table, namesakes })
+        let mut by_stem: Vec<usize> = (0..table.entries().len()).collect();
+        by_stem.sort_by_cached_key(|at| stem_of(&table.entries()[*at]));
+        Ok(SymbolFile { table, by_stem })
     }
 
-    /// The functions that share a function's name, with itself; none if it is the only one.
-    pub(super) fn namesakes(&self, of: &Entry<'_>) -> &[Entry<'static>] {
-        let found = stem_of(of).and_then(|stem| self.namesakes.get(stem));
-        found.map_or(&[], Vec::as_slice)
+    /// The symbols whose names have this in common.
+    fn of_stem<'l>(&'l self, stem: &'l str) -> impl Iterator<Item = &'l Entry<'static>> {
+        let entry = |at: &usize| &self.table.entries()[*at];
+        let first = self.by_stem.partition_point(|at| stem_of(entry(at)) < Some(stem));
+        let found = self.by_stem[first..].iter().map(entry);
+        found.take_while(move |entry| stem_of(entry) == Some(stem))
     }
 
     /// The function at an address of the linked program. `begin` is where the function that holds
@@ -95,13 +92,29 @@ impl SymbolFile {
     }
 }
 
-/// What functions of one name have in common. Instances of a generic function, whose names a list
-/// may have demangled, are one, and so is a function with its parts.
+/// The functions of all lists that share a function's name, with itself; none if it is the only
+/// one.
+///
+/// Symbols that differ in what compilers add are one function. If two do not differ, it is not known
+/// of which of them the others are parts or copies: each symbol counts as a function.
+pub(super) fn namesakes<'l>(lists: &'l [SymbolFile], of: &'l Entry<'_>) -> Vec<&'l Entry<'static>> {
+    let Some(stem) = stem_of(of) else { return Vec::new() };
+    let mut all: Vec<&Entry<'_>> = lists.iter().flat_map(|list| list.of_stem(stem)).collect();
+    all.sort_by_key(|entry| entry.start);
+    all.dedup_by_key(|entry| entry.start);
+    let names: HashSet<&str> = all.iter().map(|entry| &*entry.name).collect();
+    match ocaml::stem(&of.name) {
+        None if names.len() == all.len() => Vec::new(),
+        _ if all.len() == 1 => Vec::new(),
+        _ => all,
+    }
+}
+
+/// What the names of namesakes have in common. Instances of a generic function, whose names a list
+/// may have demangled, are one.
 fn stem_of<'e>(entry: &'e Entry<'_>) -> Option<&'e str> {
     let name = &*entry.name;
-    let is_whole = || without_suffixes(name) == name && !name.contains("::");
-    let is_meant = ocaml::stem(name).is_some() || is_whole();
-    stem(name).filter(|_| is_meant)
+    stem(name).filter(|_| ocaml::stem(name).is_some() || !name.contains("::"))
 }
 
 enum Line {

@@ -7,12 +7,12 @@ use super::debug_file;
 use super::debug_info::{DebugInfo, DebugSections};
 use super::demangle::is_mangled;
 use super::error::{SymbolError, SymbolWarning};
-use super::identity::{AcrossBuilds, Place, has_place, stem, without_suffixes};
+use super::identity::{AcrossBuilds, Place, has_place, stem};
 use super::image::Image;
 use super::images::{Assigned, Group, Images};
 use super::name_table::NameTable;
 use super::ocaml;
-use super::symbol_file::SymbolFile;
+use super::symbol_file::{SymbolFile, namesakes};
 use super::symbolized::{
     Function, FunctionId, FunctionKind, ImageId, KnownNames, Names, Symbol, Symbolized,
 };
@@ -89,6 +89,7 @@ impl Symbolizer {
         }
         let linked = std::mem::take(&mut by_mapping.outside);
         let has_image = !assignment.unmapped.is_empty();
+        let mut listed = Listed::new(&self.images.symbol_files, None);
         for image in assignment.unmapped {
             let id = names.add_image(&path_text(image), image.build_id());
             let open: Vec<(u64, FrameId)> =
@@ -98,7 +99,7 @@ impl Symbolizer {
         for (address, frame) in linked {
             if mappings.is_empty() && !names.has(frame) {
                 let begin = has_image.then(|| by_mapping.begin(frame));
-                from_lists(&self.images.symbol_files, None, &[address], begin, frame, names);
+                listed.name(&[address], begin, frame, names);
             }
         }
         let new = std::mem::replace(&mut names.warnings, warned);
@@ -143,6 +144,7 @@ impl Symbolizer {
             self.resolve_image(image, id, linked, names, &mut by_mapping.unnamed);
         }
         if is_program {
+            let mut listed = Listed::new(&self.images.symbol_files, image_id);
             for (at, address, frame) in &frames {
                 if !names.has(*frame) {
                     let mapping = &mappings[*at];
@@ -154,8 +156,7 @@ impl Symbolizer {
                     };
                     let candidates: Vec<u64> = candidates.into_iter().flatten().collect();
                     let begin = image.map(|_| by_mapping.begin(*frame));
-                    let lists = &self.images.symbol_files;
-                    from_lists(lists, image_id, &candidates, begin, *frame, names);
+                    listed.name(&candidates, begin, *frame, names);
                 }
             }
         }
@@ -347,12 +348,12 @@ impl NameSource<'_, '_> {
             let place = place.or_else(|| match whole.map(|it| (it.is_local(), it.file))? {
                 (true, None) => Some(names.place_at(whole?.start)),
                 // A unit of Rust's compiler holds copies of others' functions.
-                (_, Some(file)) if !is_source(file) => None,
+                (_, Some((file, _))) if !is_source(file) => None,
                 // Files of one name may lie in several folders.
-                (_, Some(file)) if without_suffixes(&whole?.name) == whole?.name => {
+                (_, Some((file, _))) => {
                     Some(Place { column: whole?.start as u32, ..names.place_in(file) })
                 }
-                (_, file) => Some(names.place_in(file.unwrap_or_default())),
+                (_, None) => Some(names.place_in("")),
             });
             return names.function_in(Some(self.image), None, raw_name, place);
         }
@@ -384,35 +385,38 @@ fn is_source(file: &str) -> bool {
     kind != "o" && kind.starts_with(|c: char| c.is_ascii_alphabetic())
 }
 
-/// Names a frame from the first list that knows one of the addresses.
-fn from_lists(
-    lists: &[SymbolFile],
+/// Names frames by symbol lists.
+struct Listed<'l> {
+    lists: &'l [SymbolFile],
     image: Option<ImageId>,
-    candidates: &[u64],
-    begin: Option<u64>,
-    frame: FrameId,
-    names: &mut Names,
-) {
-    let found = lists.iter().find_map(|list| {
-        let mut spanned = candidates.iter().filter(|a| list.spans(**a));
-        let found = spanned.find_map(|a| list.find(*a, begin));
-        let found = found.or_else(|| candidates.iter().find_map(|a| list.find(*a, begin)))?;
-        Some((list, found))
-    });
-    let Some((list, found)) = found else { return };
-    let namesakes = list.namesakes(found);
-    for of_name in namesakes {
-        let place = Some(names.place_at(of_name.start));
-        names.function_in(image, None, &of_name.name, place);
+    /// By their addresses, the functions that were met and their namesakes.
+    met: HashMap<u64, FunctionId>,
+}
+
+impl<'l> Listed<'l> {
+    fn new(lists: &'l [SymbolFile], image: Option<ImageId>) -> Listed<'l> {
+        Listed { lists, image, met: HashMap::new() }
     }
-    let function = match namesakes {
-        [] => names.function(image, &found.name),
-        _ => {
-            let place = Some(names.place_at(found.start));
-            names.function_in(image, None, &found.name, place)
+
+    /// Names a frame from the first list that knows one of the addresses.
+    fn name(&mut self, candidates: &[u64], begin: Option<u64>, frame: FrameId, names: &mut Names) {
+        let found = self.lists.iter().find_map(|list| {
+            let mut spanned = candidates.iter().filter(|a| list.spans(**a));
+            let found = spanned.find_map(|a| list.find(*a, begin));
+            found.or_else(|| candidates.iter().find_map(|a| list.find(*a, begin)))
+        });
+        let Some(found) = found else { return };
+        if !self.met.contains_key(&found.start) {
+            for of_name in namesakes(self.lists, found) {
+                let place = Some(names.place_at(of_name.start));
+                let function = names.function_in(self.image, None, &of_name.name, place);
+                self.met.insert(of_name.start, function);
+            }
         }
-    };
-    names.assign_function(frame, function);
+        let alone = || names.function(self.image, &found.name);
+        let function = *self.met.entry(found.start).or_insert_with(alone);
+        names.assign_function(frame, function);
+    }
 }
 
 /// Marks get their text. Code without a name is named by its image and the offset in it: of its

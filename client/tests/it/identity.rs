@@ -130,15 +130,24 @@ fn the_last_symbol_of_a_list_ends_where_its_function_does() {
     }
 }
 
+/// The names of the functions at these addresses, by symbol lists alone.
+fn names_by_lists(lists: &[&str], addresses: &[u64]) -> Vec<String> {
+    let dir = TempDir::new().unwrap();
+    let mut images = Images::new(nothing_found());
+    for (at, lines) in lists.iter().enumerate() {
+        let list = dir.path().join(at.to_string());
+        fs::write(&list, lines).unwrap();
+        images.add_symbols(&list).unwrap();
+    }
+    names_by(images, Vec::new(), addresses)
+}
+
 /// By their order, as of a symbol table without files, whichever of them ran. Instances of one
 /// generic function are one.
 #[test]
 fn functions_of_one_name_in_a_list_are_told_apart() {
-    let dir = TempDir::new().unwrap();
-    let list = dir.path().join("list");
-    let lines = "1000 t helper\n1010 T camlWeb__f_1\n1020 t helper\n1030 T camlWeb__f_2\n\
-                 1040 t web::push\n1050 t web::push\n1060 t helper.part.0\n1070 D data\n";
-    fs::write(&list, lines).unwrap();
+    let list = "1000 t helper\n1010 T camlWeb__f_1\n1020 t helper\n1030 T camlWeb__f_2\n\
+                1040 t web::push\n1050 t web::push\n1060 t helper.part.0\n1070 D data\n";
     for (addresses, expected) in [
         (
             &[0x1000, 0x1010, 0x1020, 0x1030][..],
@@ -149,10 +158,24 @@ fn functions_of_one_name_in_a_list_are_told_apart() {
             &["helper (#2)", "web::push", "web::push", "helper.part.0"],
         ),
     ] {
-        let mut images = Images::new(nothing_found());
-        images.add_symbols(&list).unwrap();
-        assert_eq!(names_by(images, Vec::new(), addresses), expected);
+        assert_eq!(names_by_lists(&[list], addresses), expected);
     }
+}
+
+/// Of two functions, only the clones are left.
+#[test]
+fn clones_of_one_name_in_a_list_are_told_apart() {
+    let list = "1000 t helper.isra.0\n1010 t helper.isra.0\n1020 D data\n";
+    let expected = ["helper.isra.0 (#1)", "helper.isra.0 (#2)"];
+    assert_eq!(names_by_lists(&[list], &[0x1000, 0x1010]), expected);
+}
+
+/// Each list has one `helper`; both have `same`.
+#[test]
+fn functions_of_one_name_in_two_lists_are_told_apart() {
+    let lists = ["1000 10 t helper\n1010 10 t same\n", "1010 20 t same\n2000 10 t helper\n"];
+    let expected = ["helper (#1)", "same", "same", "helper (#2)"];
+    assert_eq!(names_by_lists(&lists, &[0x1000, 0x1010, 0x1028, 0x2000]), expected);
 }
 
 /// Two libraries of one file name.
@@ -195,13 +218,19 @@ fn helpers(files: [&str; 2], options: &[&str]) -> (Program, Vec<u64>) {
     let sources = [(files[0], format!("{HELPER}{main}")), (files[1], format!("{HELPER}{other}"))];
     let sources: Vec<(&str, &str)> = sources.iter().map(|(name, it)| (*name, &**it)).collect();
     let program = link(&sources, &[&["-O1", "-no-pie", "-fno-ipa-icf"], options].concat());
+    let addresses = starts(&program, "helper");
+    (program, addresses)
+}
+
+/// Where the two functions of this name begin.
+fn starts(program: &Program, name: &str) -> Vec<u64> {
     let bytes = fs::read(&program.path).unwrap();
     let file = object::File::parse(bytes.as_slice()).unwrap();
     use object::{Object as _, ObjectSymbol as _};
-    let helpers = file.symbols().filter(|symbol| symbol.name() == Ok("helper"));
-    let addresses: Vec<u64> = helpers.map(|symbol| symbol.address()).collect();
+    let found = file.symbols().filter(|symbol| symbol.name() == Ok(name));
+    let addresses: Vec<u64> = found.map(|symbol| symbol.address()).collect();
     assert_eq!(addresses.len(), 2);
-    (program, addresses)
+    addresses
 }
 
 /// Also where a profile has only one of them: labels are those of the build, not of the samples.
@@ -231,6 +260,22 @@ fn static_functions_of_one_name_are_told_apart_by_their_files() {
                 assert!(row["file"].as_str().unwrap().ends_with(&format!("/{file}")), "{row}");
             }
         }
+    }
+}
+
+/// Of the functions of two files called the same, only the clones and their parts are left.
+#[test]
+fn clones_in_files_of_one_name_are_told_apart() {
+    let symbol = |name: &str| {
+        format!(".type {name},@function\n{name}: .fill 32, 1, 0x90\n.size {name},32\n")
+    };
+    let [whole, part] = ["helper.isra.0", "helper.isra.0.cold"].map(symbol);
+    let clone = format!(".file \"b.c\"\n.text\n{whole}.section .text.unlikely,\"ax\"\n{part}");
+    let main = format!("{clone}.text\n.globl main\nmain: ret\n");
+    let program = link(&[("one/b.s", &main), ("two/b.s", &clone)], &["-no-pie"]);
+    for name in ["helper.isra.0", "helper.isra.0.cold"] {
+        let names = names_of(&program.path, Vec::new(), &starts(&program, name));
+        assert_eq!(names, [1, 2].map(|number| format!("{name} (#{number})")));
     }
 }
 
