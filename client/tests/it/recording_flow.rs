@@ -42,7 +42,7 @@ fn a_recording_is_made_in_the_order_that_loses_nothing() {
     assert!(outcome.incomplete.is_none() && outcome.unacknowledged.is_none());
     assert_eq!(
         peer.log(),
-        ["hello", "start", "check", "stop", "fetch 7 0", "fetch 7 1", "acknowledge 7"]
+        ["hello", "start", "check", "check", "stop", "fetch 7 0", "fetch 7 1", "acknowledge 7"]
     );
     let recording = Recording::open(&path, Reading::Strict).unwrap();
     assert_eq!(recording.completeness, Completeness::Complete);
