@@ -11,7 +11,7 @@ use unikprof_proto::message::TraceState;
 use crate::charset;
 use crate::printable::Printable;
 use crate::record::{Event, Observer, RecorderStatus, RecordingStatus};
-use crate::units::grouped;
+use crate::units::{grouped, std_duration};
 
 /// A line that follows the recording, with its samples, its rate and what was not recorded.
 ///
@@ -81,6 +81,11 @@ impl ProgressLine {
             self.bar.set_style(style("{spinner} [{bar:24}] {wide_msg}"));
         }
         let elapsed = status.elapsed();
+        let is_whole = status.duration_ns != 0 && elapsed.as_nanos() >= status.duration_ns.into();
+        if status.state == state::FINISHED && !is_whole {
+            let after = std_duration(elapsed);
+            self.say(&format!("another client has ended the recording, after {after}"));
+        }
         self.bar.set_position(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
         let text = message(status, recorder);
         if self.is_dumb && self.told.is_none_or(|told| told.elapsed() >= DUMB_EVERY) {

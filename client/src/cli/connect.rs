@@ -351,7 +351,7 @@ impl Conversation {
         match taken {
             Some(taken) if plan.recording.is_wanted() => {
                 let path = plan.recording.path();
-                if holds(path, agent.instance, taken) {
+                if holds(path, agent, taken) {
                     return Err(Failure::Replaces { path: path.into() });
                 }
             }
@@ -365,10 +365,12 @@ impl Conversation {
         let stopping = progress.stopping("samples");
         let kept: Arc<OnceLock<PathBuf>> = Arc::default();
         let told = Arc::clone(&kept);
-        let ending = move || {
-            if let Some(path) = told.get() {
+        let ending = move |_| {
+            let path = told.get();
+            if let Some(path) = path {
                 tell!("error: interrupted; the recording is in {}", path.display());
             }
+            path.is_some()
         };
         signals::listen_telling(&self.interrupt, stopping, ending).map_err(Failure::Signals)?;
         let outcome = get(&mut self.session, plan.recording.path(), &mut progress);

@@ -146,7 +146,7 @@ pub(super) fn connect(
     let path = arguments.output.clone();
     let path = path.unwrap_or_else(|| folder.path().join("held.unikprof"));
     let mut progress = ProgressLine::on_stderr();
-    signals::listen_telling(interrupt, progress.stopping("samples"), || ())
+    signals::listen_telling(interrupt, progress.stopping("samples"), |_| false)
         .map_err(Failure::Signals)?;
     let outcome = record::watch(session, settings, arguments.length, &path, &mut progress);
     progress.finish();

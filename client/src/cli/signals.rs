@@ -21,15 +21,16 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// # Errors
 /// The system's, where the signals cannot be had or the thread that waits for them cannot run.
 pub fn listen(interrupt: &Interrupt) -> io::Result<()> {
-    listen_telling(interrupt, || (), || ())
+    listen_telling(interrupt, || (), |_| false)
 }
 
-/// [`listen`]; `stopping` is called at once when the user asks to stop, and `ending` before the
-/// process is ended.
+/// [`listen`]; `stopping` is called at once when the user asks to stop. `ending` is called when the
+/// user gives up, with whether the process ends in any case, and answers whether it is to end at
+/// once because nothing is left to do.
 pub(crate) fn listen_telling(
     interrupt: &Interrupt,
     stopping: impl Fn() + Send + 'static,
-    ending: impl Fn() + Send + 'static,
+    ending: impl Fn(bool) -> bool + Send + 'static,
 ) -> io::Result<()> {
     let counted = interrupt.clone();
     let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
@@ -38,15 +39,15 @@ pub(crate) fn listen_telling(
         let mut gave_up: Option<Instant> = None;
         for _ in signals.forever() {
             counted.raise();
-            if gave_up.is_some_and(|at| at.elapsed() >= LAST_WORDS) {
-                ending();
+            if !counted.quit() {
+                stopping();
+                continue;
+            }
+            let is_late = gave_up.is_some_and(|at| at.elapsed() >= LAST_WORDS);
+            if ending(is_late) || is_late {
                 std::process::exit(exit_code::INTERRUPTED.into());
             }
-            if counted.quit() {
-                gave_up.get_or_insert_with(Instant::now);
-            } else {
-                stopping();
-            }
+            gave_up.get_or_insert_with(Instant::now);
         }
     })?;
     Ok(())

@@ -221,7 +221,7 @@ pub(super) fn run(
     let outcome = plan::plan(symbolizer, &agent, &wanted, |order, placement| {
         // From here on, an end must be an orderly one.
         let stopping = progress.stopping("calls");
-        signals::listen_telling(interrupt, stopping, || ()).map_err(Failure::Signals)?;
+        signals::listen_telling(interrupt, stopping, |_| false).map_err(Failure::Signals)?;
         let name_of = |code| placement.name(code);
         let outcome = record::trace(session, order, plan.recording.path(), &name_of, &mut progress);
         Ok::<_, Failure>(outcome?)

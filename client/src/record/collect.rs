@@ -289,7 +289,12 @@ impl<'a> Collector<'a> {
             let epochs =
                 pending.first_epoch..pending.first_epoch.saturating_add(u64::from(pending.epochs));
             for epoch in epochs.clone() {
-                self.fetch(epoch, observer)?;
+                self.fetch(epoch, observer).map_err(|error| {
+                    match error.is_refused(refusal::NO_EPOCH) {
+                        true => RecordError::Gone { recording: pending.recording },
+                        false => error,
+                    }
+                })?;
             }
             let is_last = pending.complete
                 && (!goes_on || self.has_ended(pending.recording, epochs.end, observer)?);

@@ -22,7 +22,12 @@ pub fn discard(
         })?;
         let epochs = u64::from(pending.epochs);
         for epoch in pending.first_epoch..pending.first_epoch.saturating_add(epochs) {
-            session.acknowledge(epoch, observer)?;
+            session.acknowledge(epoch, observer).map_err(|error| match error {
+                RecordError::Leased { text, code } => {
+                    RecordError::Leased { text: format!("the recording has ended; {text}"), code }
+                }
+                other => other,
+            })?;
         }
         if pending.complete {
             return Ok(());

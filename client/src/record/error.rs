@@ -23,11 +23,7 @@ pub enum RecordError {
     #[error(transparent)]
     Connection(ConnectionError),
     /// Another client holds the lease on the recording.
-    #[error(
-        "another client is fetching this recording: {}. `copy` still works: it changes nothing in \
-         the guest",
-        Printable(text)
-    )]
+    #[error("{}. `copy` still works: it changes nothing in the guest", Printable(text))]
     Leased {
         /// The agent's text, which names the holder.
         text: String,
@@ -57,10 +53,10 @@ pub enum RecordError {
          there now is another, and `check` shows what it has"
     )]
     GuestChanged,
-    /// Another client ended the recording.
+    /// Another client fetched or discarded it.
     #[error(
-        "recording {recording} is no longer in the guest: another client ended it, and fetched or \
-         discarded it"
+        "what was to be fetched of recording {recording} is no longer in the guest: another client \
+         fetched or discarded it"
     )]
     Gone { recording: u64 },
     /// The recording could not be followed to its end.

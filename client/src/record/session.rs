@@ -455,10 +455,7 @@ impl Session {
         loop {
             let connection = match &mut self.connection {
                 Some(connection) => connection,
-                None => {
-                    let passed = broke.map_or(Duration::ZERO, |broke| broke.elapsed());
-                    self.reconnect(self.reconnect.saturating_sub(passed), observer)?
-                }
+                None => self.reconnect(broke, observer)?,
             };
             let (error, progressed) = match attempt(connection, observer) {
                 Ok(answer) => return Ok(answer),
@@ -483,14 +480,15 @@ impl Session {
         }
     }
 
-    /// Connects again, trying for so long.
+    /// Connects again, for as long as the line may be down; it has brought nothing new since it
+    /// `broke`.
     fn reconnect(
         &mut self,
-        patience: Duration,
+        broke: Option<Instant>,
         observer: &mut dyn Observer,
     ) -> Result<&mut Connection, RecordError> {
-        let began = Instant::now();
-        let end = deadline::after(patience);
+        let began = broke.unwrap_or_else(Instant::now);
+        let end = deadline::after(self.reconnect.saturating_sub(began.elapsed()));
         let interrupt = &self.approach.interrupt;
         let mut waits = Waits::new(FIRST_BACKOFF, LONGEST_BACKOFF);
         loop {

@@ -128,12 +128,16 @@ pub(super) fn merge(
     all.finish(files)
 }
 
-/// Whether a file holds counts of this recording.
-pub(crate) fn holds(path: &Path, instance: u64, recording: u64) -> bool {
+/// Whether a file may hold counts of this recording of this guest. A suspension, or a migration,
+/// gives the agent another instance.
+pub(crate) fn holds(path: &Path, agent: &AgentInfo, recording: u64) -> bool {
+    let is_of = |(instance, guest_id): RunId| {
+        instance == agent.instance || guest_id.is_some() && guest_id == agent.guest_id
+    };
     // Opening a pipe would wait for its writer.
     path.is_file()
         && Head::read(path, Reading::Salvage)
-            .is_ok_and(|head| head.run.0 == instance && head.recording == recording)
+            .is_ok_and(|head| head.recording == recording && is_of(head.run))
 }
 
 impl Head {

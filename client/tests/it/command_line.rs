@@ -467,7 +467,7 @@ fn outputs_that_cannot_be_written() {
         &[
             "/dev/full",
             "free some space",
-            "Nothing is lost",
+            "is still in the guest",
             &format!("connect {address} stop --name record-"),
         ],
     );
@@ -788,7 +788,7 @@ fn a_limit_of_file_sizes_is_an_error() {
     let output = run_after("ulimit -f 0", &stop, here.path());
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(7), "{stderr}");
-    has(&stderr, &["Nothing is lost"]);
+    has(&stderr, &["is still in the guest"]);
 }
 
 #[test]
@@ -823,9 +823,13 @@ fn a_dump_replaces_no_other_of_the_same_recording() {
         }
     }
     assert_eq!((peer.asked("dump"), peer.asked("stop")), (2, 0));
-    // Another recording replaces it, as any output does.
-    let other = Peer::start(Script { instance: 8, ..Script::default() });
-    connect(0, &other, "stop -o r.unikprof", here.path());
+    // After a suspension, too.
+    let resumed = Peer::start(Script { instance: 8, ..Script::default() });
+    connect(7, &resumed, "stop -o r.unikprof", here.path());
+    // Another recording is replaced, as any output is.
+    let other = Peer::start(Script { recording: 9, ..Script::default() });
+    connect(0, &other, "dump -o other.unikprof", here.path());
+    connect(0, &peer, "stop -o other.unikprof", here.path());
 }
 
 /// Guards against characters that a terminal shows as others. Formats for programs keep them.

@@ -1,9 +1,9 @@
 //! A client that stays connected fetches counts and rings before the guest's memory is full: the
 //! file holds all of the recording, and nothing is acknowledged before it is on disk.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -265,6 +265,55 @@ fn a_file_that_is_removed_or_replaced_while_it_is_written_is_kept_beside() {
         }
         let _ = std::fs::remove_dir_all(&folder);
     }
+}
+
+/// What a pipe has taken is cleared in the guest, and the rest is not lost.
+#[cfg(unix)]
+#[test]
+fn a_pipe_whose_reader_goes_away_says_what_is_left_in_the_guest() {
+    let here = tempfile::tempdir().unwrap();
+    let pipe = here.path().join("p.unikprof");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut script = script(20, 12, 1_000);
+    let reader = Arc::new(Mutex::new(Some(Command::new("cat").arg(&pipe).spawn().unwrap())));
+    let of_peer = Arc::clone(&reader);
+    script.on_acknowledge = Some(Arc::new(move |epoch| {
+        if epoch == 8
+            && let Some(mut reader) = of_peer.lock().unwrap().take()
+        {
+            reader.kill().unwrap();
+            reader.wait().unwrap();
+        }
+    }));
+    let peer = Peer::start(script);
+    let words = ["record", "--name", "n", "-o", "p.unikprof"];
+    let (_, told) = program::connect(7, &peer, &words, here.path());
+    program::has(&told, &["is still in the guest", "stop --name n"]);
+    assert!(!told.contains("othing is lost"), "{told}");
+}
+
+/// All is safe once the recording is in its file: whoever gives up then does not wait for reports.
+#[cfg(unix)]
+#[test]
+fn giving_up_while_a_report_is_written_ends_at_once() {
+    let here = tempfile::tempdir().unwrap();
+    let pipe = here.path().join("p.folded");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let peer = Peer::start(Script::default());
+    let address = peer.address.to_string();
+    let words = ["connect", &address, "--json", "dump", "-o", "r.unikprof", "-o", "p.folded"];
+    let mut child = program::command(&words, here.path()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut told = String::new();
+    // What is warned of comes before the reports, and nobody reads the pipe.
+    while !told.contains("warning") {
+        assert_ne!(stderr.read_line(&mut told).unwrap(), 0, "{told}");
+    }
+    program::signal("INT", child.id());
+    stderr.read_to_string(&mut told).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    program::has(&told, &["interrupted; the recording is in ", "r.unikprof"]);
+    read(&here.path().join("r.unikprof"));
 }
 
 /// The guest has cleared what is in the file, and no file was asked for.

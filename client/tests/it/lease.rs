@@ -30,6 +30,9 @@ fn a_recording_that_another_client_fetches_is_refused_with_the_way_out() {
         let (_, stderr) = connect(code, &peer, word, here.path());
         assert!(stderr.contains(HELD), "{word:?}: {stderr}");
         assert!(!stderr.contains("--discard"), "{word:?}: {stderr}");
+        if word.contains(&"--discard") {
+            has(&stderr, &["the recording has ended; "]);
+        }
         if code == 12 {
             has(&stderr, &[HELD, "`copy`"]);
             is_empty(here.path());

@@ -114,7 +114,7 @@ impl Recording {
             Some(lease) => Err(Refused {
                 code: refusal::LEASED,
                 text: Text::format(format_args!(
-                    "`{}` is being fetched by another client, {}, for {} s; wait, or use `copy`",
+                    "`{}` is being fetched by another client, {}, for {} s",
                     self.settings.name,
                     lease.client.name,
                     now_ns.saturating_sub(lease.since_ns) / 1_000_000_000

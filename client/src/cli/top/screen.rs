@@ -58,7 +58,13 @@ const KEYS: [(&str, &str); 11] = [
 
 /// Counts the signals that end a program, and restores the terminal before it is ended at once.
 pub(super) fn listen(interrupt: &Interrupt) -> io::Result<()> {
-    signals::listen_telling(interrupt, || (), restore)
+    let ending = |is_late| {
+        if is_late {
+            restore();
+        }
+        false
+    };
+    signals::listen_telling(interrupt, || (), ending)
 }
 
 /// Takes the terminal.

@@ -266,7 +266,7 @@ fn a_recording_that_another_one_fetches_is_waited_for_and_told() {
     let mut first = Collector::start(folders[0].path());
     first.wait_for("ticks", 1, |guest| fetched(guest) > 0);
     let mut second = Collector::start(folders[1].path());
-    let reason = "guest: another client is fetching this recording";
+    let reason = "is being fetched by another client";
     wait_until("the reason", || second.log().contains(reason).then_some(()));
     first.end();
     second.wait_for("ticks of its own", 1, |guest| fetched(guest) > 0);
