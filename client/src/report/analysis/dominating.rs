@@ -3,8 +3,8 @@
 //!
 //! Some function always has most samples: a main loop, or what it calls to serve requests. These
 //! are the way to the work and not the work. So a function dominates with its callees only if it
-//! has not all of the time, and if most of what it has is spent in another crate or namespace, a
-//! library, or if its caller calls three others that matter.
+//! has not all of the time, and if it is the innermost of its crate or namespace in half of the
+//! stacks, which leave it for a library, or if its caller calls three others that matter.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ pub(super) const RULE: &str = "dominating function";
 
 const HALF: f64 = 0.5;
 const SEVERE: f64 = 0.8;
-/// What has more than this of all samples is the way to the work.
+/// What has more than this of all samples with whole stacks is the way to the work.
 const WAY: f64 = 0.95;
 /// Callees with so much of their caller's samples matter; so many of them make it a choice between
 /// several.
@@ -37,12 +37,7 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     }
     // Without names each address is a function.
     subject.has_names()?;
-    let is_code = |function| {
-        let function = subject.report.symbolized.function(function);
-        matches!(function.kind, FunctionKind::Named | FunctionKind::Address)
-            // Another rule tells of those.
-            && memory_work(function).is_none()
-    };
+    let is_code = |function| is_code(subject, function);
     let first = table.rows.first().filter(|row| row.own_share.low >= HALF);
     if let Some(row) = first.filter(|row| is_code(row.function)) {
         let share = row.own_share;
@@ -66,21 +61,7 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
         .because("what is inlined into it is counted as its own");
         return Ok(vec![named(finding, text, share.share)]);
     }
-    let code: Vec<bool> = subject.report.labels.all().iter().map(|l| is_code(l.function)).collect();
-    let calls = Calls::of(subject, table.recorded as f64 * HALF);
-    let module_of = |label: LabelId| {
-        let function = subject.report.labels.all()[label as usize].function;
-        module(&subject.report.symbolized.function(function).name)
-    };
-    let Some((label, chain)) =
-        calls.dominating(table.recorded, |label| code[label as usize], module_of)
-    else {
-        return Ok(Vec::new());
-    };
-    let text = subject.text(label);
-    // Whatever calls it: its row has all of its samples.
-    let row = table.rows.iter().find(|row| row.text == text);
-    let Some(share) = row.map(|row| row.total_share).filter(|share| share.low >= HALF) else {
+    let Some((text, share, chain)) = with_callees(subject).filter(|it| it.1.low >= HALF) else {
         return Ok(Vec::new());
     };
     let mut finding = Finding::new(
@@ -97,6 +78,30 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
         finding = finding.because(format!("most of it is in {}", names.join(", and there in ")));
     }
     Ok(vec![named(finding, text, share.share)])
+}
+
+/// The function that has half of the samples with what it calls, its share, and the functions below
+/// it that have most of them.
+pub(super) fn with_callees<'r>(subject: &Subject<'r>) -> Option<(&'r str, Interval, Vec<LabelId>)> {
+    let table = subject.table();
+    let is_code = |label: LabelId| {
+        let function = subject.report.labels.all()[label as usize].function;
+        is_code(subject, function)
+            && !is_library(&subject.report.symbolized.function(function).name)
+    };
+    let least = table.recorded as f64 * HALF;
+    let (label, chain) = Calls::of(subject, least).dominating(least, table.whole, is_code)?;
+    let text = subject.text(label);
+    // Whatever calls it: its row has all of its samples.
+    let row = table.rows.iter().find(|row| row.text == text)?;
+    Some((text, row.total_share, chain))
+}
+
+fn is_code(subject: &Subject<'_>, function: FunctionId) -> bool {
+    let function = subject.report.symbolized.function(function);
+    matches!(function.kind, FunctionKind::Named | FunctionKind::Address)
+        // Another rule tells of those.
+        && memory_work(function).is_none()
 }
 
 /// The innermost function, and no library's, that has half of the samples with what is inlined into
@@ -145,6 +150,8 @@ fn named(finding: Finding, name: &str, share: f64) -> Finding {
 struct Calls {
     total: HashMap<LabelId, u64>,
     by_caller: HashMap<LabelId, HashMap<LabelId, u64>>,
+    /// Samples in whose stacks it is the innermost function of its crate or namespace.
+    innermost: HashMap<LabelId, u64>,
 }
 
 impl Calls {
@@ -161,18 +168,44 @@ impl Calls {
                 Some((*by_function.get(&(row.function, line))?, row.total))
             })
             .collect();
+        let modules: Vec<Option<String>> = subject
+            .report
+            .labels
+            .all()
+            .iter()
+            .map(|label| module(&subject.report.symbolized.function(label.function).name))
+            .collect();
+        let mut innermost: HashMap<LabelId, u64> = HashMap::new();
         let mut by_caller: HashMap<LabelId, HashMap<LabelId, u64>> = HashMap::new();
         let mut seen: Vec<(LabelId, LabelId)> = Vec::new();
+        let mut left: Vec<&str> = Vec::new();
+        let is_mark = |label: LabelId| {
+            let function = subject.report.labels.all()[label as usize].function;
+            let kind = subject.report.symbolized.function(function).kind;
+            matches!(kind, FunctionKind::Special(_))
+        };
         let profile = subject.profile;
         for sample in profile.samples() {
             if !subject.report.weights.keeps(sample.node) {
                 continue;
             }
             seen.clear();
+            left.clear();
             let frames = profile.stack(sample.node);
             let labels = frames.flat_map(|frame| subject.report.labels.of_frame(frame).iter());
             let mut callee = None;
+            let mut is_work = true;
             for label in labels.copied() {
+                // Of a wait, code below is not what takes the time.
+                is_work &= callee.is_some() || !is_mark(label);
+                if let Some(module) = &modules[label as usize]
+                    && is_work
+                    && !left.contains(&module.as_str())
+                {
+                    left.push(module);
+                    let sum = innermost.entry(label).or_default();
+                    *sum = sum.saturating_add(sample.count);
+                }
                 let call = callee.map(|callee| (label, callee));
                 callee = Some(label);
                 let Some(call) = call.filter(|call| call.0 != call.1) else {
@@ -185,7 +218,7 @@ impl Calls {
                 }
             }
         }
-        Calls { total, by_caller }
+        Calls { total, by_caller, innermost }
     }
 
     /// The callees of a function with their samples, the heaviest first.
@@ -215,47 +248,33 @@ impl Calls {
         }
     }
 
-    /// The function that dominates, and the functions below it that have most of its samples. `all`
-    /// samples were recorded; `module_of` is what a function belongs to, if it can be said.
+    /// The function that dominates, and the functions below it that have most of its samples. Of
+    /// the samples, `whole` have whole stacks.
     fn dominating(
         &self,
-        all: u64,
+        least: f64,
+        whole: u64,
         is_code: impl Fn(LabelId) -> bool,
-        module_of: impl Fn(LabelId) -> Option<String>,
     ) -> Option<(LabelId, Vec<LabelId>)> {
         let mut candidates: Vec<(LabelId, u64)> =
             self.total.iter().map(|(label, total)| (*label, *total)).collect();
+        candidates.retain(|(label, total)| is_code(*label) && (*total as f64) < whole as f64 * WAY);
         candidates.sort_unstable_by_key(|(label, total)| (std::cmp::Reverse(*total), *label));
-        for (label, total) in candidates {
-            if !is_code(label) || total as f64 >= all as f64 * WAY {
-                continue;
-            }
-            let chain = self.chain(label);
-            let own = module_of(label);
-            let is_other = |last: &LabelId| {
-                let modules = own.as_ref().zip(module_of(*last));
-                modules.is_some_and(|(own, last)| *own != last)
-            };
-            if chain.last().is_some_and(is_other) {
-                // Named by the last one of its module, with what that calls.
-                let last_own = chain.iter().rposition(|callee| module_of(*callee) == own);
-                let (named, rest) = match last_own {
-                    Some(at) => (chain[at], &chain[at + 1..]),
-                    None => (label, &chain[..]),
-                };
-                return Some((named, rest.to_vec()));
-            }
-            let is_one_of_several = |caller: &LabelId| {
+        let leaves =
+            |label: &LabelId| self.innermost.get(label).is_some_and(|count| *count as f64 >= least);
+        let is_one_of_several = |label: LabelId| {
+            self.by_caller.keys().any(|caller| {
                 let callees = self.callees(*caller);
                 let least = self.total[caller] as f64 * WORTH;
                 let mut worth = callees.iter().filter(|(_, of)| *of as f64 >= least);
                 worth.clone().count() >= MANY_CALLEES && worth.any(|(callee, _)| *callee == label)
-            };
-            if !chain.is_empty() && self.by_caller.keys().any(is_one_of_several) {
-                return Some((label, chain));
-            }
-        }
-        None
+            })
+        };
+        let candidates = candidates.into_iter().map(|(label, _)| (label, self.chain(label)));
+        let mut candidates = candidates.filter(|(label, chain)| {
+            leaves(label) || !chain.is_empty() && is_one_of_several(*label)
+        });
+        candidates.next()
     }
 }
 

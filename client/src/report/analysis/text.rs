@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use super::super::interval::Interval;
 use super::super::text::write_paragraph;
 use super::super::{DEFAULT_COLUMNS, Report, shorten};
-use super::{Analysis, Finding};
+use super::{Analysis, Finding, Subject, dominating};
 use crate::finding::paragraph;
 use crate::profile::Unit;
 use crate::symbols::FunctionKind;
@@ -146,6 +146,15 @@ fn the_most<'r>(report: &'r Report<'_>) -> Option<(String, Option<&'r str>)> {
     if let Some(row) = table.rows.iter().find(is_blocked).filter(|_| table.unit == Unit::Samples) {
         let share = with_interval(&row.own_share, table.unit);
         return Some((format!("blocked for {share} of the time"), None));
+    }
+    if table.unit == Unit::Samples
+        && let Some((name, share, _)) = dominating::with_callees(&Subject::of(report))
+    {
+        let share = with_interval(&share, table.unit);
+        return Some((
+            format!("`{name}` and what it calls probably take half: {share}"),
+            Some(name),
+        ));
     }
     let row = table.rows.iter().find(is_code)?;
     let share = with_interval(&row.own_share, table.unit);
