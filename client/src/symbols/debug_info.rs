@@ -17,6 +17,7 @@ use object::{CompressedData, CompressionFormat, Object, ObjectSection};
 
 use super::demangle::{is_mangled, without_generics};
 use super::identity::has_place;
+use super::image_bytes::{ElfFile, ImageBytes};
 use super::scopes::Scopes;
 use super::source_paths::SourcePaths;
 use super::split_info::SplitInfo;
@@ -34,7 +35,7 @@ pub(crate) struct DebugSections<'a> {
 
 impl<'a> DebugSections<'a> {
     /// Reads the sections, or `None` where the file has no debug information.
-    pub(crate) fn of(file: &object::File<'a>) -> Option<DebugSections<'a>> {
+    pub(crate) fn of(file: &ElfFile<'a>) -> Option<DebugSections<'a>> {
         let has = |id: SectionId| {
             // An empty `.debug_info` is what `strip --only-keep-debug` leaves behind.
             file.section_by_name(id.name()).is_some_and(|s| s.size() != 0)
@@ -62,7 +63,7 @@ impl<'a> DebugSections<'a> {
     /// Reads what `file`, which these are of, has in other files; see [`SplitInfo::of`].
     pub(super) fn read_split(
         &mut self,
-        file: &object::File<'_>,
+        file: &ElfFile<'_>,
         paths: &[&Path],
         debug_dirs: &[PathBuf],
     ) {
@@ -101,7 +102,7 @@ impl<'a> DebugSections<'a> {
 
 /// The bytes of a section, [decompressed](decompress).
 pub(crate) fn section_bytes<'a>(
-    section: &object::Section<'a, '_>,
+    section: &object::Section<'a, '_, &'a ImageBytes>,
     left: &Cell<u64>,
 ) -> object::Result<Cow<'a, [u8]>> {
     decompress(section.compressed_data()?, left)
