@@ -39,8 +39,11 @@ pub(super) fn write(
         .partition(|(name, _)| matches!(*name, "result" | "compared" | "basis" | "power"));
     let said = |line: &str| basis.iter().find(|(name, _)| *name == line).map(|(_, line)| line);
     let no_cause = said("result").filter(|_| !answer.iter().any(|(name, _)| *name == "cause"));
-    let found = answer.iter().map(|(_, line)| line).chain(no_cause);
-    found.take(FINDINGS).for_each(|line| paragraph(&mut text, "  ", line, width));
+    let found = answer.iter().map(|(name, line)| (*name, line));
+    for (name, line) in found.chain(no_cause.map(|line| ("", line))).take(FINDINGS) {
+        let head = if name == "all time" { "  all time: " } else { "  " };
+        paragraph(&mut text, head, line, width);
+    }
     out.write_all(text.as_bytes())?;
     write_functions(of, top, columns, out)?;
     writeln!(out)?;

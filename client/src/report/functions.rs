@@ -70,7 +70,7 @@ pub struct FunctionRow {
     /// What it allocated, where allocations were recorded.
     pub(crate) heap: Option<RowAmounts>,
     /// Below how many others it is called, on average.
-    depth: f64,
+    pub(super) depth: f64,
 }
 
 impl FunctionTable {

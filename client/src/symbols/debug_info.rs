@@ -46,7 +46,11 @@ impl<'a> DebugSections<'a> {
         let mut damage = None;
         let left = Cell::new(MOST_DECOMPRESSED);
         let load = |id: SectionId| -> Result<Cow<'a, [u8]>, gimli::Error> {
-            let Some(section) = file.section_by_name(id.name()) else {
+            // Nobody asks for macros, or where a program's values are.
+            use SectionId::{DebugLoc, DebugLocLists, DebugMacinfo, DebugMacro};
+            let is_used = !matches!(id, DebugLoc | DebugLocLists | DebugMacinfo | DebugMacro);
+            let section = is_used.then(|| file.section_by_name(id.name())).flatten();
+            let Some(section) = section else {
                 return Ok(Cow::default());
             };
             Ok(section_bytes(&section, &left).unwrap_or_else(|error| {

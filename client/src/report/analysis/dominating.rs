@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 
+use super::super::FunctionRow;
 use super::super::interval::Interval;
 use super::super::labels::LabelId;
 use super::super::uncertainty::{Recorded, Unplaced};
@@ -37,9 +38,9 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     }
     // Without names each address is a function.
     subject.has_names()?;
-    let is_code = |function| is_code(subject, function);
+    let is_own = |function| is_own(subject, function);
     let first = table.rows.first().filter(|row| row.own_share.low >= HALF);
-    if let Some(row) = first.filter(|row| is_code(row.function)) {
+    if let Some(row) = first.filter(|row| is_own(row.function)) {
         let share = row.own_share;
         let finding = Finding::new(
             RULE,
@@ -50,7 +51,7 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
         );
         return Ok(vec![named(finding, &row.text, share.share)]);
     }
-    if let Some((label, share)) = as_written(subject, is_code).filter(|(_, it)| it.low >= HALF) {
+    if let Some((label, share)) = as_written(subject, is_own).filter(|(_, it)| it.low >= HALF) {
         let text = subject.text(label);
         let finding = Finding::new(
             RULE,
@@ -61,7 +62,16 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
         .because("what is inlined into it is counted as its own");
         return Ok(vec![named(finding, text, share.share)]);
     }
-    let Some((text, share, chain)) = with_callees(subject).filter(|it| it.1.low >= HALF) else {
+    let is_own = |label: LabelId| is_own(subject.report.labels.all()[label as usize].function);
+    let least = table.recorded as f64 * HALF;
+    let found = Calls::of(subject, least).dominating(least, table.whole, is_own);
+    let Some((label, chain)) = found else {
+        return Ok(Vec::new());
+    };
+    let text = subject.text(label);
+    // Whatever calls it: its row has all of its samples.
+    let row = table.rows.iter().find(|row| row.text == text);
+    let Some(share) = row.map(|row| row.total_share).filter(|share| share.low >= HALF) else {
         return Ok(Vec::new());
     };
     let mut finding = Finding::new(
@@ -80,35 +90,30 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     Ok(vec![named(finding, text, share.share)])
 }
 
-/// The function that has half of the samples with what it calls, its share, and the functions below
-/// it that have most of them.
-pub(super) fn with_callees<'r>(subject: &Subject<'r>) -> Option<(&'r str, Interval, Vec<LabelId>)> {
+/// The innermost function that has half of the samples with what it calls, and not nearly all:
+/// nothing of it stands out, but it is where to look.
+pub(super) fn innermost<'r>(subject: &Subject<'r>) -> Option<&'r FunctionRow> {
     let table = subject.table();
-    let is_code = |label: LabelId| {
-        let function = subject.report.labels.all()[label as usize].function;
-        is_code(subject, function)
-            && !is_library(&subject.report.symbolized.function(function).name)
-    };
-    let least = table.recorded as f64 * HALF;
-    let (label, chain) = Calls::of(subject, least).dominating(least, table.whole, is_code)?;
-    let text = subject.text(label);
-    // Whatever calls it: its row has all of its samples.
-    let row = table.rows.iter().find(|row| row.text == text)?;
-    Some((text, row.total_share, chain))
+    let (least, most) = (table.recorded as f64 * HALF, table.whole as f64 * WAY);
+    let rows = table.rows.iter().filter(|row| (least..most).contains(&(row.total as f64)));
+    let rows = rows.filter(|row| is_own(subject, row.function));
+    rows.max_by(|a, b| a.depth.total_cmp(&b.depth))
 }
 
-fn is_code(subject: &Subject<'_>, function: FunctionId) -> bool {
+/// Whether it is code of the guest's own: no library's, and no work on memory, which another rule
+/// tells of.
+fn is_own(subject: &Subject<'_>, function: FunctionId) -> bool {
     let function = subject.report.symbolized.function(function);
     matches!(function.kind, FunctionKind::Named | FunctionKind::Address)
-        // Another rule tells of those.
         && memory_work(function).is_none()
+        && !is_library(&function.name)
 }
 
 /// The innermost function, and no library's, that has half of the samples with what is inlined into
 /// it.
 fn as_written(
     subject: &Subject<'_>,
-    is_code: impl Fn(FunctionId) -> bool,
+    is_own: impl Fn(FunctionId) -> bool,
 ) -> Option<(LabelId, Interval)> {
     let labels = &subject.report.labels;
     let mut own: HashMap<LabelId, (u64, usize)> = HashMap::new();
@@ -122,11 +127,7 @@ fn as_written(
         }
     }
     let all = subject.table().recorded;
-    let is_meant = |label: LabelId| {
-        let function = labels.all()[label as usize].function;
-        let name = &subject.report.symbolized.function(function).name;
-        is_code(function) && !is_library(name)
-    };
+    let is_meant = |label: LabelId| is_own(labels.all()[label as usize].function);
     let half = own
         .into_iter()
         .filter(|(label, (count, _))| *count as f64 >= all as f64 * HALF && is_meant(*label));
@@ -254,11 +255,11 @@ impl Calls {
         &self,
         least: f64,
         whole: u64,
-        is_code: impl Fn(LabelId) -> bool,
+        is_own: impl Fn(LabelId) -> bool,
     ) -> Option<(LabelId, Vec<LabelId>)> {
         let mut candidates: Vec<(LabelId, u64)> =
             self.total.iter().map(|(label, total)| (*label, *total)).collect();
-        candidates.retain(|(label, total)| is_code(*label) && (*total as f64) < whole as f64 * WAY);
+        candidates.retain(|(label, total)| is_own(*label) && (*total as f64) < whole as f64 * WAY);
         candidates.sort_unstable_by_key(|(label, total)| (std::cmp::Reverse(*total), *label));
         let leaves =
             |label: &LabelId| self.innermost.get(label).is_some_and(|count| *count as f64 >= least);

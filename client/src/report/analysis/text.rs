@@ -147,18 +147,14 @@ fn the_most<'r>(report: &'r Report<'_>) -> Option<(String, Option<&'r str>)> {
         let share = with_interval(&row.own_share, table.unit);
         return Some((format!("blocked for {share} of the time"), None));
     }
-    if table.unit == Unit::Samples
-        && let Some((name, share, _)) = dominating::with_callees(&Subject::of(report))
-    {
-        let share = with_interval(&share, table.unit);
-        return Some((
-            format!("`{name}` and what it calls probably take half: {share}"),
-            Some(name),
-        ));
+    // Of allocations no rule judges functions.
+    let stands = if table.unit == Unit::Samples { "no function stands out; " } else { "" };
+    if let Some(row) = dominating::innermost(&Subject::of(report)) {
+        let share = with_interval(&row.total_share, table.unit);
+        let found = format!("{stands}most is of `{}` and what it calls: {share}", row.text);
+        return Some((found, Some(&row.text)));
     }
     let row = table.rows.iter().find(is_code)?;
     let share = with_interval(&row.own_share, table.unit);
-    // Of allocations no rule judges functions.
-    let stands = if table.unit == Unit::Samples { "no function stands out; " } else { "" };
     Some((format!("{stands}the most, {share}, is of `{}` itself", row.text), Some(&row.text)))
 }
