@@ -87,7 +87,11 @@ export class Axis {
       context.fillRect(x, AXIS - 6, 1, this.height);
       context.fillStyle = css("--dim");
       const date = unixNs === null ? "" : `  ${clock(unixNs + at).slice(0, step < 1e9 ? 12 : 8)}`;
-      context.fillText(moment(at, step) + (this.width > 700 ? date : ""), x + 3, 8);
+      const time = moment(at, step);
+      // At the end the date goes, and then the time stands before the line.
+      const texts = this.width > 700 ? [time + date, time] : [time];
+      const fits = texts.find((text) => x + 3 + context.measureText(text).width <= this.width);
+      context.fillText(fits ?? time, fits ? x + 3 : x - 3 - context.measureText(time).width, 8);
     }
   }
 

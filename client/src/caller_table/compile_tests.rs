@@ -15,7 +15,7 @@ use super::test_elf::{CODE_ADDRESS, CODE_OFFSET, TestElf};
 use super::test_frames::{Function, aarch64_table, frame_table};
 use super::*;
 use crate::profile::Mapping;
-use crate::symbols::Image;
+use crate::symbols::{ElfFile, Image};
 use stretches::{Detail, RowBuilder};
 
 const PUSHED: Rule = Rule(2 | 2 << 2 | 2 << 8);
@@ -420,7 +420,7 @@ fn this_program_is_compiled_as_gimli_evaluates_it() {
     let rows = ImageTable::compile(&image, &[]).unwrap().rows().unwrap();
     assert!(rows.windows(2).all(|pair| pair[0].code < pair[1].code));
     assert!(rows.windows(2).all(|pair| pair[0].rule != pair[1].rule));
-    let file = object::File::parse(image.bytes()).unwrap();
+    let file = ElfFile::parse(image.bytes()).unwrap();
     let offset_of = |address: u64| {
         file.segments().find_map(|segment| {
             let (offset, size) = segment.file_range();

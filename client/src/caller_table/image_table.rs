@@ -22,7 +22,9 @@ use super::stretches::{
     Detail, Known, RowBuilder, RuleRange, TooManyRows, fill_gaps, resolve_overlaps,
 };
 use crate::profile::{BuildId, Mapping};
-use crate::symbols::{Image, MOST_DECOMPRESSED, find_debug_file, section_bytes};
+use crate::symbols::{
+    ElfFile, Image, ImageBytes, MOST_DECOMPRESSED, find_debug_file, section_bytes,
+};
 
 /// The most rows of one table: far beyond any agent's memory, well within ours.
 pub(super) const MAX_ROWS: usize = 1 << 24;
@@ -87,21 +89,21 @@ impl ImageTable {
     pub fn compile(image: &Image, debug_dirs: &[PathBuf]) -> Result<ImageTable, CompileError> {
         let path = image.path();
         let damaged = |problem| CompileError::Elf { path: path.into(), problem };
-        let file = object::File::parse(image.bytes()).map_err(damaged)?;
+        let file = ElfFile::parse(image.bytes()).map_err(damaged)?;
         let Some(processor) = Processor::of_file(&file) else {
             return Err(CompileError::Architecture {
                 path: path.into(),
                 found: format!("{:?}", file.architecture()).to_lowercase(),
             });
         };
-        let segments = executable_segments(&file, image.bytes().len() as u64);
+        let segments = executable_segments(&file, image.bytes().length());
         if segments.is_empty() {
             return Err(CompileError::NoCode { path: path.into() });
         }
         let mut found = call_frames(path, &file, processor, &segments)?;
         if found.is_none()
             && let Some(debug) = find_debug_file(image, &file, debug_dirs, &mut Vec::new())
-            && let Ok(debug_file) = object::File::parse(debug.bytes())
+            && let Ok(debug_file) = ElfFile::parse(debug.bytes())
         {
             found = call_frames(debug.path(), &debug_file, processor, &segments)?;
         }
@@ -247,7 +249,7 @@ impl ImageTable {
     }
 }
 
-fn executable_segments(file: &object::File<'_>, length: u64) -> Vec<Segment> {
+fn executable_segments(file: &ElfFile<'_>, length: u64) -> Vec<Segment> {
     let mut segments: Vec<Segment> = file
         .segments()
         .filter(|segment| match segment.flags() {
@@ -274,7 +276,7 @@ fn executable_segments(file: &object::File<'_>, length: u64) -> Vec<Segment> {
 /// What a file's sections say; `None` where it has none.
 fn call_frames(
     path: &Path,
-    file: &object::File<'_>,
+    file: &ElfFile<'_>,
     processor: Processor,
     segments: &[Segment],
 ) -> Result<Option<SectionCalls>, CompileError> {
@@ -318,7 +320,7 @@ fn eh_frame(data: &[u8]) -> EhFrame<EndianSlice<'_, LittleEndian>> {
     section
 }
 
-fn bases(file: &object::File<'_>) -> BaseAddresses {
+fn bases(file: &ElfFile<'_>) -> BaseAddresses {
     let address = |name| file.section_by_name(name).map_or(0, |s| s.address());
     BaseAddresses::default()
         .set_eh_frame(address(EH_FRAME))
@@ -329,7 +331,7 @@ fn bases(file: &object::File<'_>) -> BaseAddresses {
 
 /// The addresses of the functions that an image's `.eh_frame` describes, sorted. Functions at
 /// address 0 are those that the linker left out.
-pub(crate) fn functions_described(file: &object::File<'_>) -> Vec<Range<u64>> {
+pub(crate) fn functions_described(file: &ElfFile<'_>) -> Vec<Range<u64>> {
     let data = file
         .section_by_name(EH_FRAME)
         .and_then(|section| section_bytes(&section, &Cell::new(MOST_DECOMPRESSED)).ok());
@@ -360,7 +362,7 @@ pub(crate) fn functions_described(file: &object::File<'_>) -> Vec<Range<u64>> {
 /// The bytes of a section that is there and not empty.
 fn section_data<'a>(
     path: &Path,
-    file: &object::File<'a>,
+    file: &ElfFile<'a>,
     name: &'static str,
 ) -> Result<Option<Cow<'a, [u8]>>, CompileError> {
     let Some(section) = file.section_by_name(name) else {
@@ -379,14 +381,14 @@ fn look_at_code(
     stretches: &mut Vec<RuleRange>,
     processor: Processor,
     segments: &[Segment],
-    bytes: &[u8],
+    bytes: &ImageBytes,
 ) {
     let code = |start: u64, end: u64| {
         let at = segments.partition_point(|s| s.address <= start).checked_sub(1)?;
         let segment = segments.get(at).filter(|s| end <= s.end())?;
         let from = segment.file_offset + (start - segment.address);
         let until = from.checked_add(end - start)?;
-        bytes.get(usize::try_from(from).ok()?..usize::try_from(until).ok()?)
+        bytes.get(from..until)
     };
     for stretch in stretches.iter_mut() {
         if let Known::Rule(rule) = stretch.known

@@ -18,8 +18,8 @@ const FIRST_TO_GO: [&[usize]; 3] = [&[6], &[3, 4, 5], &[0, 1]];
 const VERDICT: &str = "  slower   ";
 const LEAST_NAME: usize = 24;
 
-/// The most causes that are told before the table is.
-const CAUSES: usize = 3;
+/// The most lines that are told before the table is.
+const FINDINGS: usize = 3;
 
 pub(super) fn write(
     of: &Comparison<'_>,
@@ -28,28 +28,33 @@ pub(super) fn write(
     out: &mut impl Write,
 ) -> io::Result<()> {
     let width = columns.unwrap_or(usize::MAX);
-    let write_lines = |lines: &[(&str, String)], out: &mut _| {
-        let mut text = String::new();
-        for (name, line) in lines {
-            paragraph(&mut text, &format!("{name:<10} "), line, width);
-        }
-        io::Write::write_all(out, text.as_bytes())
-    };
+    let mut text = String::new();
+    let recorded = format!("{} compared with {}", of.title(1), of.title(0));
+    paragraph(&mut text, "", &recorded, width);
+    text += "\nwhat changed\n";
     let lines = lines(of);
-    let (basis, mut answer): (Vec<_>, Vec<_>) =
-        lines.into_iter().partition(|(name, _)| matches!(*name, "compared" | "basis" | "power"));
-    let first_cause = answer.iter().position(|(name, _)| *name == "cause");
-    let first_cause = first_cause.unwrap_or(answer.len());
-    let left_out = (answer.len() - first_cause).saturating_sub(CAUSES);
-    answer.truncate(first_cause + CAUSES);
-    if left_out != 0 {
-        answer.push(("", format!("and {left_out} more, which the table marks")));
+    let (basis, answer): (Vec<_>, Vec<_>) = lines
+        .into_iter()
+        .filter(|(name, _)| !matches!(*name, "base" | "new"))
+        .partition(|(name, _)| matches!(*name, "result" | "compared" | "basis" | "power"));
+    let said = |line: &str| basis.iter().find(|(name, _)| *name == line).map(|(_, line)| line);
+    let no_cause = said("result").filter(|_| !answer.iter().any(|(name, _)| *name == "cause"));
+    let found = answer.iter().map(|(name, line)| (*name, line));
+    for (name, line) in found.chain(no_cause.map(|line| ("", line))).take(FINDINGS) {
+        let head = if name == "all time" { "  all time: " } else { "  " };
+        paragraph(&mut text, head, line, width);
     }
-    write_lines(&answer, out)?;
+    out.write_all(text.as_bytes())?;
     write_functions(of, top, columns, out)?;
     writeln!(out)?;
     warnings::write_first(of.warnings(), columns.unwrap_or(DEFAULT_COLUMNS), out)?;
-    write_lines(&basis, out)
+    let mut text = String::new();
+    let result = said("result").filter(|_| no_cause.is_none());
+    let accounting = [result, said("compared"), said("power")].into_iter().flatten();
+    let accounting: Vec<&str> = accounting.map(String::as_str).collect();
+    paragraph(&mut text, "", &accounting.join("; "), width);
+    said("basis").into_iter().for_each(|next| paragraph(&mut text, "", next, width));
+    out.write_all(text.as_bytes())
 }
 
 /// What the comparison says, each line with its name.

@@ -22,7 +22,7 @@ use object::Object;
 use thiserror::Error;
 use unikprof_proto::trace::{MAX_PARTS, probe_kind};
 
-use crate::symbols::{DebugSections, Image, demangle_at, find_debug_file, told_apart};
+use crate::symbols::{DebugSections, ElfFile, Image, demangle_at, find_debug_file, told_apart};
 use code::Code;
 use piece::{Piece, Table};
 
@@ -122,7 +122,7 @@ impl<'i> Planner<'i> {
     ) -> Result<Planner<'i>, PlanError> {
         let path = || image.path().display().to_string();
         let damaged = |problem| PlanError::Damaged { path: path(), problem };
-        let file = object::File::parse(image.bytes()).map_err(damaged)?;
+        let file = ElfFile::parse(image.bytes()).map_err(damaged)?;
         if file.architecture() != object::Architecture::X86_64 {
             return Err(PlanError::Architecture {
                 path: path(),
@@ -131,7 +131,7 @@ impl<'i> Planner<'i> {
         }
         let separate = find_debug_file(image, &file, debug_dirs, &mut Vec::new());
         let separate = separate.as_ref();
-        let names = separate.and_then(|debug| object::File::parse(debug.bytes()).ok());
+        let names = separate.and_then(|debug| ElfFile::parse(debug.bytes()).ok());
         let code = Code::of(&file, names.as_ref());
         if code.functions.is_empty() {
             return Err(PlanError::NoFunctions { path: path() });

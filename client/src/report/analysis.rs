@@ -14,7 +14,7 @@
 //! | `slow span` | a span whose p99 is 20 times its p50 | 20 times | 100 times |
 //! | `dominating function` | one function with most of the time | half: all other work together gains less | 80 % |
 //! | `memory` | memory copies, or allocation | a quarter: without them the guest does a third more | half: twice as much |
-//! | `rising counter` | a counter of what is held that only rises | it rises in each quarter of the time | never |
+//! | `rising counter` | a counter of what is held that only rises, or another that rises at a new rate | it rises in each quarter of the time; twice or half the rate | never |
 //! | `live table full` | live samples that were dropped since their table was full | 1 % of these and what is held | 10 % |
 //! | `frees not reported` | frees that the agent is never told of | 100 samples, and none was freed | always |
 //!
@@ -179,11 +179,7 @@ const RULES: [(&str, Rule); 9] = [
 
 impl Analysis {
     pub(super) fn of(report: &Report<'_>) -> Analysis {
-        let subject = Subject {
-            report,
-            profile: report.symbolized.profile(),
-            counters: report.symbolized.profile().counters(),
-        };
+        let subject = Subject::of(report);
         let mut analysis =
             Analysis { findings: Vec::new(), quiet: Vec::new(), unchecked: Vec::new() };
         let is_heap = subject.info().mode.is_heap();
@@ -233,6 +229,11 @@ struct Time<'r> {
 }
 
 impl<'r> Subject<'r> {
+    fn of(report: &'r Report<'r>) -> Subject<'r> {
+        let profile = report.symbolized.profile();
+        Subject { report, profile, counters: profile.counters() }
+    }
+
     fn info(&self) -> &'r RecordingInfo {
         self.profile.recording()
     }

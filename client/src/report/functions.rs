@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use crate::profile::{FrameId, Interval, Unit};
-use crate::symbols::{FileId, FunctionId, Symbolized};
+use crate::profile::{FrameId, Interval, SpecialFrame, Unit};
+use crate::symbols::{FileId, FunctionId, FunctionKind, Symbolized};
 
 use super::filter::{Weights, shown_symbols};
 use super::heap::{HeapTable, RowAmounts};
@@ -16,7 +16,7 @@ use super::{Report, ReportOptions};
 /// How many rows are looked at for [bursts](FunctionTable::long_run).
 const RANKED_ROWS: usize = 5;
 
-/// What has more than this share of all samples is the way to the work.
+/// What has more than this share of the samples with whole stacks is the way to the work.
 const SHARED: f64 = 0.95;
 
 /// By which samples the functions of a text are sorted.
@@ -36,6 +36,8 @@ pub struct FunctionTable {
     pub rows: Vec<FunctionRow>,
     /// The total count of the shown stacks.
     pub(crate) shown: u64,
+    /// The total count of the shown stacks that have their outer frames.
+    pub(crate) whole: u64,
     /// The total count of all recorded stacks, to which the shares refer.
     pub recorded: u64,
     /// The unit of these counts and of the rows' counts.
@@ -67,7 +69,7 @@ pub struct FunctionRow {
     /// What it allocated, where allocations were recorded.
     pub(crate) heap: Option<RowAmounts>,
     /// Below how many others it is called, on average.
-    depth: f64,
+    pub(super) depth: f64,
 }
 
 impl FunctionTable {
@@ -118,7 +120,15 @@ impl FunctionTable {
         // Stable: equal rows stay in the order of their texts.
         rows.sort_by_key(|(_, row)| (Reverse(row.own), Reverse(row.total)));
         let first = rows.iter().take(RANKED_ROWS).map(|(label, _)| *label);
+        let is_incomplete = |row: &&(LabelId, FunctionRow)| {
+            let kind = report.symbolized.function(row.1.function).kind;
+            use FunctionKind::Special;
+            matches!(kind, Special(SpecialFrame::Broken | SpecialFrame::Truncated))
+        };
+        let incomplete = rows.iter().filter(is_incomplete).map(|(_, row)| row.total);
+        let incomplete = incomplete.fold(0, u64::saturating_add);
         FunctionTable {
+            whole: report.weights.shown().saturating_sub(incomplete),
             long_run: clustered(report, &all, first),
             rows: rows.into_iter().map(|(_, row)| row).collect(),
             shown: report.weights.shown(),
@@ -140,12 +150,12 @@ impl FunctionTable {
             // Stable: of equal ones, those that do most themselves come first.
             rows.sort_by_key(|row| Reverse(row.total));
         }
-        let most = self.shown as f64 * SHARED;
+        let most = self.whole as f64 * SHARED;
         let is_shared = |row: &&FunctionRow| row.total as f64 >= most;
         let mut shared: Vec<&FunctionRow> = rows.iter().copied().filter(is_shared).collect();
         shared.sort_by(|a, b| a.depth.total_cmp(&b.depth));
         shared.pop();
-        shared.retain(|row| row.own as f64 <= self.shown as f64 - most && !is_kept(row));
+        shared.retain(|row| row.own as f64 <= self.whole as f64 - most && !is_kept(row));
         if shared.len() < 2 {
             shared.clear();
         }

@@ -72,7 +72,7 @@ pub(crate) fn accounting(profile: &Profile) -> String {
         let rest = if lost.is_empty() { "all accounted for".to_owned() } else { lost.join(", ") };
         parts.push(format!("{} {one}, {rest}", grouped(c.ticks)));
     }
-    parts.extend(c.missing.map(|missing| format!("{} missing", grouped(missing))));
+    parts.extend(c.missing.map(|missing| format!("{} missing", grouped(missing.max(0)))));
     if info.mode == Mode::OffCpu {
         let whole = c.blocked_in_all();
         let with_stack = share(c.blocked, whole);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::debug_info::DebugSections;
 use super::error::SymbolWarning;
 use super::image::Image;
+use super::image_bytes::ElfFile;
 use super::images::ImageOptions;
 use crate::profile::BuildId;
 
@@ -50,7 +51,7 @@ impl ImageOptions {
         warnings: &mut Vec<SymbolWarning>,
     ) -> Option<Image> {
         let has_debug_info = |found: &Image| {
-            let file = object::File::parse(found.bytes());
+            let file = ElfFile::parse(found.bytes());
             file.is_ok_and(|file| DebugSections::of(&file).is_some())
         };
         // Folders of programs that were not stripped hold both in one file.

@@ -10,6 +10,7 @@ use thiserror::Error;
 use super::debug_info::DebugSections;
 use super::error::SymbolError;
 use super::image::Image;
+use super::image_bytes::ElfFile;
 use super::images::Assigned;
 use super::name_table::{NameTable, is_code};
 use super::symbolizer::{Symbolizer, file_name};
@@ -218,10 +219,10 @@ impl Symbolizer {
     fn with_names(
         &self,
         image: &Image,
-        read: impl FnOnce(&object::File<'_>, &NameTable<'_>) -> Result<(), CodeError>,
+        read: impl FnOnce(&ElfFile<'_>, &NameTable<'_>) -> Result<(), CodeError>,
     ) -> Result<(), CodeError> {
         // It was parsed when it was opened.
-        let Ok(file) = object::File::parse(image.bytes()) else {
+        let Ok(file) = ElfFile::parse(image.bytes()) else {
             return Ok(());
         };
         let separate = match DebugSections::of(&file) {
@@ -229,7 +230,7 @@ impl Symbolizer {
             Some(_) => None,
         };
         let separate = separate.as_ref();
-        let separate = separate.and_then(|file| object::File::parse(file.bytes()).ok());
+        let separate = separate.and_then(|file| ElfFile::parse(file.bytes()).ok());
         read(&file, &NameTable::from_elf(&file, separate.as_ref()))
     }
 
@@ -289,7 +290,7 @@ enum Located<'l> {
 }
 
 /// The bytes of an image at these addresses.
-fn bytes_at<'f>(file: &object::File<'f>, range: &Range<u64>) -> Option<&'f [u8]> {
+fn bytes_at<'f>(file: &ElfFile<'f>, range: &Range<u64>) -> Option<&'f [u8]> {
     let size = range.end - range.start;
     let mut sections = file.sections().filter(is_code);
     let bytes = sections.find_map(|section| section.data_range(range.start, size).ok()?);

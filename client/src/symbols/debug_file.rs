@@ -1,13 +1,15 @@
 //! The separate debug file of a stripped image.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use flate2::Crc;
+use flate2::CrcReader;
 use object::Object;
 
 use super::error::SymbolWarning;
-use super::image::{Image, read_regular_file};
+use super::image::Image;
+use super::image_bytes::ElfFile;
 
 /// Looks where distributions and debuggers put debug files: by build-id, then by the name in
 /// `.gnu_debuglink` beside the image, in `.debug` beside it, and under each debug directory.
@@ -15,7 +17,7 @@ use super::image::{Image, read_regular_file};
 /// A file that is found but belongs to another build is left aside with a warning.
 pub(crate) fn find(
     image: &Image,
-    file: &object::File<'_>,
+    file: &ElfFile<'_>,
     debug_dirs: &[PathBuf],
     warnings: &mut Vec<SymbolWarning>,
 ) -> Option<Image> {
@@ -43,7 +45,7 @@ fn by_build_id(
 
 fn by_debug_link(
     image: &Image,
-    file: &object::File<'_>,
+    file: &ElfFile<'_>,
     debug_dirs: &[PathBuf],
     warnings: &mut Vec<SymbolWarning>,
 ) -> Option<Image> {
@@ -59,12 +61,11 @@ fn by_debug_link(
     let below_root = folder.strip_prefix("/").unwrap_or(folder);
     places.extend(debug_dirs.iter().map(|dir| dir.join(below_root).join(name)));
     places.iter().filter(|path| **path != image_path).find_map(|path| {
-        let bytes = read_regular_file(path, Image::MAX_BYTES).ok()?;
-        let mut crc = Crc::new();
-        crc.update(&bytes);
-        let found = Image::parse(path, bytes).ok()?;
+        let found = Image::open(path).ok()?;
+        let mut file = CrcReader::new(File::open(path).ok()?);
+        io::copy(&mut file, &mut io::sink()).ok()?;
         let same_id = image.build_id().is_none() || found.build_id() == image.build_id();
-        if crc.sum() != checksum || !same_id {
+        if file.crc().sum() != checksum || !same_id {
             warnings.push(differs(image, path));
             return None;
         }

@@ -17,6 +17,7 @@ use object::{CompressedData, CompressionFormat, Object, ObjectSection};
 
 use super::demangle::{is_mangled, without_generics};
 use super::identity::has_place;
+use super::image_bytes::{ElfFile, ImageBytes};
 use super::scopes::Scopes;
 use super::source_paths::SourcePaths;
 use super::split_info::SplitInfo;
@@ -34,7 +35,7 @@ pub(crate) struct DebugSections<'a> {
 
 impl<'a> DebugSections<'a> {
     /// Reads the sections, or `None` where the file has no debug information.
-    pub(crate) fn of(file: &object::File<'a>) -> Option<DebugSections<'a>> {
+    pub(crate) fn of(file: &ElfFile<'a>) -> Option<DebugSections<'a>> {
         let has = |id: SectionId| {
             // An empty `.debug_info` is what `strip --only-keep-debug` leaves behind.
             file.section_by_name(id.name()).is_some_and(|s| s.size() != 0)
@@ -45,7 +46,11 @@ impl<'a> DebugSections<'a> {
         let mut damage = None;
         let left = Cell::new(MOST_DECOMPRESSED);
         let load = |id: SectionId| -> Result<Cow<'a, [u8]>, gimli::Error> {
-            let Some(section) = file.section_by_name(id.name()) else {
+            // Nobody asks for macros, or where a program's values are.
+            use SectionId::{DebugLoc, DebugLocLists, DebugMacinfo, DebugMacro};
+            let is_used = !matches!(id, DebugLoc | DebugLocLists | DebugMacinfo | DebugMacro);
+            let section = is_used.then(|| file.section_by_name(id.name())).flatten();
+            let Some(section) = section else {
                 return Ok(Cow::default());
             };
             Ok(section_bytes(&section, &left).unwrap_or_else(|error| {
@@ -62,7 +67,7 @@ impl<'a> DebugSections<'a> {
     /// Reads what `file`, which these are of, has in other files; see [`SplitInfo::of`].
     pub(super) fn read_split(
         &mut self,
-        file: &object::File<'_>,
+        file: &ElfFile<'_>,
         paths: &[&Path],
         debug_dirs: &[PathBuf],
     ) {
@@ -101,7 +106,7 @@ impl<'a> DebugSections<'a> {
 
 /// The bytes of a section, [decompressed](decompress).
 pub(crate) fn section_bytes<'a>(
-    section: &object::Section<'a, '_>,
+    section: &object::Section<'a, '_, &'a ImageBytes>,
     left: &Cell<u64>,
 ) -> object::Result<Cow<'a, [u8]>> {
     decompress(section.compressed_data()?, left)

@@ -14,14 +14,13 @@ use object::{
 
 use super::debug_info::{MOST_DECOMPRESSED, decompress};
 use super::error::SymbolError;
+use super::image_bytes::{ElfFile, ImageBytes};
 use crate::profile::{Architecture, BuildId, Mapping};
 
-/// An ELF image in memory.
-///
-/// The file is read, not mapped: a build that overwrites it meanwhile cannot kill the client.
+/// An ELF image.
 pub struct Image {
     path: PathBuf,
-    bytes: Vec<u8>,
+    bytes: ImageBytes,
     build_id: Option<BuildId>,
     position_independent: bool,
     architecture: object::Architecture,
@@ -44,21 +43,25 @@ impl Image {
     /// The largest image taken, in bytes.
     pub(crate) const MAX_BYTES: u64 = 4 << 30;
 
-    /// Reads a file and checks that it is an ELF image.
+    /// Opens a file and checks that it is an ELF image.
     pub fn open(path: &Path) -> Result<Image, SymbolError> {
-        Image::parse(path, read_regular_file(path, Self::MAX_BYTES)?)
+        Image::of(path, open_image(path, Self::MAX_BYTES)?)
     }
 
     /// Checks bytes that came from `path`.
-    pub fn parse(path: &Path, mut bytes: Vec<u8>) -> Result<Image, SymbolError> {
-        if !bytes.starts_with(&object::elf::ELFMAG) {
-            let found = bytes.iter().take(4).copied().collect();
-            return Err(SymbolError::NotElf { path: path.to_owned(), found });
+    pub fn parse(path: &Path, bytes: Vec<u8>) -> Result<Image, SymbolError> {
+        Image::of(path, bytes.into())
+    }
+
+    pub(super) fn of(path: &Path, mut bytes: ImageBytes) -> Result<Image, SymbolError> {
+        let magic = bytes.get(0..bytes.length().min(4)).unwrap_or_default();
+        if magic != object::elf::ELFMAG {
+            return Err(SymbolError::NotElf { path: path.to_owned(), found: magic.to_vec() });
         }
         let damaged = |problem| SymbolError::Damaged { path: path.to_owned(), problem };
         // What is damaged is so for the parser, too.
         let _ = decompress_symbols(&mut bytes);
-        let file = object::File::parse(bytes.as_slice()).map_err(damaged)?;
+        let file = ElfFile::parse(&bytes).map_err(damaged)?;
         let build_id = build_id(&file).map_err(damaged)?;
         let build_id = build_id.and_then(|id| BuildId::of_file(id).ok().flatten());
         let segments = file
@@ -171,21 +174,21 @@ impl Image {
         })
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &ImageBytes {
         &self.bytes
     }
 }
 
 /// The first build-id among a file's notes. Sections whose alignment is neither 4 nor 8 have no
 /// readable notes and are passed over: Unikraft's `.note.Xen` on aarch64 is aligned to 16.
-fn build_id<'a>(file: &object::File<'a>) -> object::Result<Option<&'a [u8]>> {
-    let has_notes = |section: &object::Section<'_, '_>| section.kind() == SectionKind::Note;
-    if !file.sections().any(|section| has_notes(&section)) {
+fn build_id<'a>(file: &ElfFile<'a>) -> object::Result<Option<&'a [u8]>> {
+    let mut sections = file.sections().filter(|section| section.kind() == SectionKind::Note);
+    let mut sections = sections.by_ref().peekable();
+    if sections.peek().is_none() {
         // A file without sections has notes in segments.
         return file.build_id();
     }
-    let readable = |section: &object::Section<'_, '_>| matches!(section.align(), 0..=4 | 8);
-    for section in file.sections().filter(has_notes).filter(readable) {
+    for section in sections.filter(|section| matches!(section.align(), 0..=4 | 8)) {
         let (endian, align) = (file.endianness(), section.align());
         // Notes are the same in files of 32 and 64 bits.
         let mut notes =
@@ -201,25 +204,26 @@ fn build_id<'a>(file: &object::File<'a>) -> object::Result<Option<&'a [u8]>> {
 
 /// Puts the compressed symbol tables of a file behind it, plain, and has their section headers say
 /// so: the parser reads other compressed sections, but not these. Damaged ones stay as they are.
-fn decompress_symbols(file: &mut Vec<u8>) -> object::Result<()> {
-    let header = FileHeader64::<Endianness>::parse(&file[..])?;
+fn decompress_symbols(file: &mut ImageBytes) -> object::Result<()> {
+    let bytes = &*file;
+    let header = FileHeader64::<Endianness>::parse(bytes)?;
     let endian = header.endian()?;
-    let headers = usize::try_from(header.e_shoff(endian)).unwrap_or(usize::MAX);
+    let headers = header.e_shoff(endian);
     let mut tables = Vec::new();
     let left = Cell::new(MOST_DECOMPRESSED);
-    for (number, section) in header.section_headers(endian, &file[..])?.iter().enumerate() {
+    for (number, section) in header.section_headers(endian, bytes)?.iter().enumerate() {
         let (kind, flags) = (section.sh_type(endian), section.sh_flags(endian));
         if !matches!(kind, elf::SHT_SYMTAB | elf::SHT_STRTAB) {
             continue;
         }
-        if let Some((head, offset, size)) = section.compression(endian, &file[..])? {
+        if let Some((head, offset, size)) = section.compression(endian, bytes)? {
             let data = CompressedData {
                 format: match head.ch_type(endian) {
                     elf::ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
                     elf::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
                     _ => CompressionFormat::Unknown,
                 },
-                data: (&file[..]).read_bytes_at(offset, size).unwrap_or_default(),
+                data: bytes.read_bytes_at(offset, size).unwrap_or_default(),
                 uncompressed_size: head.ch_size(endian),
             };
             let plain_flags = flags.0 & !elf::SHF_COMPRESSED.0;
@@ -227,14 +231,22 @@ fn decompress_symbols(file: &mut Vec<u8>) -> object::Result<()> {
         }
     }
     for (number, flags, table) in tables {
-        let header = headers + number * size_of::<elf::SectionHeader64<Endianness>>();
+        let header = headers + (number * size_of::<elf::SectionHeader64<Endianness>>()) as u64;
+        let size = table.len() as u64;
+        let offset = file.append(table);
         // Flags, offset and size, which the address lies between.
-        for (at, value) in [(8, flags), (24, file.len() as u64), (32, table.len() as u64)] {
-            file[header + at..][..8].copy_from_slice(&endian.write_u64(value));
+        for (at, value) in [(8, flags), (24, offset), (32, size)] {
+            file.replace(header + at, &endian.write_u64(value));
         }
-        file.extend(table);
     }
     Ok(())
+}
+
+/// Opens a regular file whose bytes are read as they are needed.
+pub(super) fn open_image(path: &Path, limit: u64) -> Result<ImageBytes, SymbolError> {
+    let (file, length) = open_regular_file(path, limit)?;
+    let read = |source| SymbolError::Read { path: path.to_owned(), source };
+    ImageBytes::of_file(file, length).map_err(read)
 }
 
 /// Reads as many bytes of a file as it says that it has. It must be a regular one: a recorded path
@@ -301,7 +313,7 @@ mod tests {
     fn image(position_independent: bool) -> Image {
         Image {
             path: "libx.so".into(),
-            bytes: Vec::new(),
+            bytes: Vec::new().into(),
             build_id: None,
             position_independent,
             architecture: object::Architecture::X86_64,

@@ -7,12 +7,13 @@ use object::{
     Architecture, Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, RelocationTarget,
 };
 
+use super::image_bytes::ElfFile;
 use super::name_table::Entry;
 
 /// The entries of an image's linkage tables, each named after the function that it jumps to:
 /// `memcpy@plt`. Where the loader chooses that function by calling another one (`IRELATIVE`), it is
 /// the name of the latter, from `symbols`.
-pub(super) fn entries<'a>(file: &object::File<'a>, symbols: &[Entry<'a>]) -> Vec<Entry<'a>> {
+pub(super) fn entries<'a>(file: &ElfFile<'a>, symbols: &[Entry<'a>]) -> Vec<Entry<'a>> {
     let jumps = match file.architecture() {
         Architecture::X86_64 => x86_64_jumps,
         Architecture::Aarch64 => aarch64_jumps,

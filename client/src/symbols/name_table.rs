@@ -9,6 +9,7 @@ use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SectionIndex, Sy
 
 use super::demangle::is_mangled;
 use super::identity::without_suffixes;
+use super::image_bytes::{ElfFile, ImageBytes};
 use super::linkage_table;
 use crate::caller_table::functions_described;
 
@@ -89,10 +90,7 @@ impl<'a> NameTable<'a> {
     /// From `.symtab` of an image's separate debug file or of the image, or else its `.dynsym`; and
     /// its linkage tables. The image's call frame information tells where functions without a size
     /// and without a name begin and end.
-    pub(super) fn from_elf(
-        file: &object::File<'a>,
-        debug: Option<&object::File<'a>>,
-    ) -> NameTable<'a> {
+    pub(super) fn from_elf(file: &ElfFile<'a>, debug: Option<&ElfFile<'a>>) -> NameTable<'a> {
         let of_debug = debug.map(|debug| entries_of(debug, debug.symbols()));
         let mut entries = of_debug.unwrap_or_default();
         if entries.is_empty() {
@@ -233,8 +231,8 @@ fn changes_of(entries: &[Entry<'_>]) -> Vec<(u64, Option<usize>)> {
 }
 
 fn entries_of<'a, 'file>(
-    file: &'file object::File<'a>,
-    symbols: impl Iterator<Item = object::Symbol<'a, 'file>>,
+    file: &'file ElfFile<'a>,
+    symbols: impl Iterator<Item = object::Symbol<'a, 'file, &'a ImageBytes>>,
 ) -> Vec<Entry<'a>> {
     // Sorted by number; hand-written assembly has functions without a type.
     let code: Vec<(SectionIndex, u64)> = file
@@ -283,7 +281,7 @@ fn end_described(described: &[Range<u64>], address: u64) -> u64 {
 }
 
 /// Whether instructions lie in a section, also where a separate debug file left their bytes out.
-pub(crate) fn is_code(section: &object::Section<'_, '_>) -> bool {
+pub(crate) fn is_code<'a>(section: &object::Section<'a, '_, &'a ImageBytes>) -> bool {
     let SectionFlags::Elf { sh_flags, .. } = section.flags() else { return false };
     sh_flags.contains(SHF_EXECINSTR)
 }

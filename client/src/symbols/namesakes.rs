@@ -7,6 +7,7 @@ use std::rc::Rc;
 use super::debug_info::{DebugInfo, Declared};
 use super::demangle::{demangle, is_mangled};
 use super::identity::{Place, has_place, stem, without_numbers, without_suffixes};
+use super::image_bytes::ElfFile;
 use super::name_table::NameTable;
 use super::ocaml;
 use super::symbolized::{FunctionId, Names};
@@ -15,8 +16,8 @@ use super::symbolizer::NameSource;
 /// What tells the functions that begin at these addresses from others of their names in all builds,
 /// as in ` (a.c)`. They must be all functions of their names in the image.
 pub(crate) fn told_apart(
-    file: &object::File<'_>,
-    debug: Option<&object::File<'_>>,
+    file: &ElfFile<'_>,
+    debug: Option<&ElfFile<'_>>,
     info: Option<&DebugInfo<'_>>,
     starts: &[u64],
 ) -> Vec<String> {

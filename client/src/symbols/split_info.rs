@@ -17,7 +17,8 @@ use gimli::{
 use object::Object;
 
 use super::debug_info::{Reader, section_bytes};
-use super::image::{Image, read_regular_file};
+use super::image::{Image, open_image};
+use super::image_bytes::ElfFile;
 
 type Bytes = Cow<'static, [u8]>;
 
@@ -42,7 +43,7 @@ impl SplitInfo {
     /// Reads what serves all units of `file`, which has the first of these paths; the image has the
     /// last. The files of single units are read as they are needed.
     pub(super) fn of(
-        file: &object::File<'_>,
+        file: &ElfFile<'_>,
         units: usize,
         paths: &[&Path],
         debug_dirs: &[PathBuf],
@@ -65,7 +66,7 @@ impl SplitInfo {
             let name = String::from_utf8_lossy(name);
             let mut places = info.places(Path::new(""), Path::new(&*name));
             places.extend(debug_dirs.iter().map(|dir| dir.join(".dwz").join(base(&*name))));
-            let load = |file: &object::File<'_>| {
+            let load = |file: &ElfFile<'_>| {
                 let is_it = file.build_id().is_ok_and(|found| found == Some(id));
                 is_it.then(|| {
                     DwarfSections::load(|id| section(file, Some(id.name()), &info.left)).ok()
@@ -118,14 +119,10 @@ impl SplitInfo {
         named.chain(self.folders.iter().map(|folder| folder.join(base(name)))).collect()
     }
 
-    fn read<T>(
-        &self,
-        path: &Path,
-        parse: impl FnOnce(&object::File<'_>) -> Option<T>,
-    ) -> Option<T> {
-        let bytes = read_regular_file(path, self.left.get()).ok()?;
-        self.left.set(self.left.get() - bytes.len() as u64);
-        parse(&object::File::parse(bytes.as_slice()).ok()?)
+    fn read<T>(&self, path: &Path, parse: impl FnOnce(&ElfFile<'_>) -> Option<T>) -> Option<T> {
+        let bytes = open_image(path, self.left.get()).ok()?;
+        self.left.set(self.left.get() - bytes.length());
+        parse(&ElfFile::parse(&bytes).ok()?)
     }
 }
 
@@ -135,7 +132,7 @@ fn base(path: &(impl AsRef<Path> + ?Sized)) -> &std::ffi::OsStr {
 
 /// The bytes of a section; a damaged one is empty, as it is where a file has none.
 fn section(
-    file: &object::File<'_>,
+    file: &ElfFile<'_>,
     name: Option<&str>,
     left: &Cell<u64>,
 ) -> Result<Bytes, gimli::Error> {

@@ -9,6 +9,7 @@ use super::demangle::is_mangled;
 use super::error::{SymbolError, SymbolWarning};
 use super::identity::{AcrossBuilds, Place, has_place, stem};
 use super::image::Image;
+use super::image_bytes::ElfFile;
 use super::images::{Assigned, Group, Images};
 use super::name_table::NameTable;
 use super::ocaml;
@@ -184,7 +185,7 @@ impl Symbolizer {
     ) {
         linked.sort_unstable();
         // It was parsed when it was opened.
-        let Ok(file) = object::File::parse(image.bytes()) else {
+        let Ok(file) = ElfFile::parse(image.bytes()) else {
             return;
         };
         let mut sections = DebugSections::of(&file);
@@ -194,7 +195,7 @@ impl Symbolizer {
             None => self.separate_file(image, &file, &mut names.warnings),
             Some(_) => None,
         };
-        let debug = separate.as_ref().and_then(|file| object::File::parse(file.bytes()).ok());
+        let debug = separate.as_ref().and_then(|file| ElfFile::parse(file.bytes()).ok());
         if let (Some(separate), Some(debug)) = (&separate, &debug) {
             sections = DebugSections::of(debug);
             info_path = separate.path();
@@ -258,7 +259,7 @@ impl Symbolizer {
     pub(super) fn separate_file(
         &self,
         image: &Image,
-        file: &object::File<'_>,
+        file: &ElfFile<'_>,
         warnings: &mut Vec<SymbolWarning>,
     ) -> Option<Image> {
         let options = &self.images.options;

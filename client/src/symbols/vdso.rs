@@ -34,7 +34,7 @@ mod tests {
     use super::*;
     use crate::caller_table::ImageTable;
     use crate::profile::{Frame, Mapping, ProfileBuilder};
-    use crate::symbols::{Images, SymbolWarning, Symbolizer};
+    use crate::symbols::{ElfFile, Images, SymbolWarning, Symbolizer};
     use object::{Object, ObjectSymbol};
 
     /// It names the guest's code and tells callers from it, but only if it is the guest's.
@@ -42,14 +42,14 @@ mod tests {
     fn that_of_this_process_serves_guests_on_the_same_kernel() {
         let own = of_this_process().unwrap();
         assert!(ImageTable::compile(&own, &[]).unwrap().tally().functions > 0);
-        let file = object::File::parse(own.bytes()).unwrap();
-        let is_clock = |it: &object::Symbol<'_, '_>| it.name() == Ok("__vdso_clock_gettime");
+        let file = ElfFile::parse(own.bytes()).unwrap();
+        let is_clock = |it: &object::Symbol<'_, '_, _>| it.name() == Ok("__vdso_clock_gettime");
         let clock = file.dynamic_symbols().find(is_clock).unwrap().address();
         let start = 0x7ffd_1234_5000;
         let other_id = "0badc0de".parse().ok();
         for (build_id, is_own) in [(own.build_id().cloned(), true), (other_id, false)] {
             let mut builder = ProfileBuilder::new();
-            let end = start + own.bytes().len() as u64;
+            let end = start + own.bytes().length();
             let path = NAME.to_owned();
             builder.add_mapping(Mapping { start, end, file_offset: 0, build_id, path });
             builder.add_stack(0, 1, &[Frame::leaf(start + clock)]).unwrap();

@@ -191,8 +191,8 @@ fn the_function_that_became_slower_is_the_cause() {
     program::has(
         &text,
         &[
-            "base       old.unikprof",
-            "new        slow.unikprof",
+            "slow.unikprof (",
+            " compared with old.unikprof (",
             "either `hash` takes 1.",
             ", or `copy` takes 0.",
             "shares do not tell which, --per SPAN does",
@@ -342,7 +342,7 @@ fn what_recordings_could_show_is_said_in_any_case() {
     }
     let power = |new: &str| {
         let (text, _) = diff(0, new, &[], folder.path());
-        let (_, power) = text.rsplit_once("\npower ").unwrap();
+        let (_, power) = text.rsplit_once("shares of the time, ").unwrap();
         power.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     program::has(&power("same"), &["the smallest slow-down", "; to find 1 %, record"]);

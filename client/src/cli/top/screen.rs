@@ -33,8 +33,9 @@ use crate::units::std_duration;
 /// How long a key is waited for before new pictures are looked for.
 const KEY_WAIT: Duration = Duration::from_millis(50);
 
-/// How long the guest is waited for at the end, before and after giving up.
-const LAST_WAIT: Duration = Duration::from_millis(400);
+/// How long the guest is waited for at the end, before and after giving up: half of a second in
+/// all, so that a busy machine takes less than one.
+const LAST_WAIT: Duration = Duration::from_millis(250);
 
 /// How far a key scrolls sideways.
 const SIDEWAYS: usize = 8;
@@ -227,10 +228,11 @@ fn draw_until_quit(interrupt: &Interrupt, pictures: Receiver<Picture>) -> io::Re
                 }
             }
         }
-        screen.draw(&mut app)?;
+        // Before drawing: on a terminal that is gone, its size is asked of other programs.
         if interrupt.stop() {
             return Ok(());
         }
+        screen.draw(&mut app)?;
         if is_suspended.swap(false, Ordering::Relaxed) {
             screen.suspend()?;
         }

@@ -52,8 +52,8 @@ pub(super) struct Watch<'a> {
     /// The names of the addresses met so far: a picture looks up only what is new in it.
     names: KnownNames,
     since_start: RunningTable,
-    /// Up to when parts of the time were added to it.
-    added_to_ns: Option<u64>,
+    /// The time that was added to it.
+    added: Option<Window>,
 }
 
 impl<'a> Watch<'a> {
@@ -84,7 +84,7 @@ impl<'a> Watch<'a> {
             reader,
             names: KnownNames::default(),
             since_start: RunningTable::default(),
-            added_to_ns: None,
+            added: None,
         })
     }
 
@@ -177,16 +177,14 @@ impl<'a> Watch<'a> {
         let window = timeline.bounded(&of, window);
         let symbolized = self.symbolizer.resolve_new(whole, &mut self.names)?;
 
-        let part = Window { from_ns: self.added_to_ns.unwrap_or(window.from_ns), to_ns };
-        let (part_profile, has_part) =
-            (timeline.profile(whole, &of, part, None), part.from_ns < part.to_ns);
+        let (part, window) = add(window, &mut self.added);
+        let part_profile = timeline.profile(whole, &of, part, None);
         let symbolized = symbolized.of_window(&part_profile);
-        if has_part {
+        if part.length_ns() > 0 {
             let report = Report::new(&symbolized, ReportOptions::default());
             let table = report.functions();
             let names = names(table, &symbolized);
             self.since_start.add(table, &names, &part_profile);
-            self.added_to_ns = Some(part.to_ns);
         }
 
         let recent = timeline.profile(whole, &of, window, None);
@@ -224,6 +222,18 @@ impl<'a> Watch<'a> {
     }
 }
 
+/// The part of a window that is not added up yet, and the window without what is before that: the
+/// rings may come to tell of more of it.
+fn add(window: Window, added: &mut Option<Window>) -> (Window, Window) {
+    if window.length_ns() == 0 {
+        return (window, window);
+    }
+    let added = added.get_or_insert(Window::new(window.from_ns, window.from_ns));
+    let part = Window::new(added.to_ns, window.to_ns.max(added.to_ns));
+    added.to_ns = part.to_ns;
+    (part, Window { from_ns: window.from_ns.max(added.from_ns), ..window })
+}
+
 /// Up to when parts of the time can be added up.
 fn settled_ns(timeline: &Timeline, read_ns: u64) -> u64 {
     let told_ns = timeline.times_told_until().unwrap_or(0);
@@ -245,4 +255,22 @@ fn names(table: &FunctionTable, symbolized: &Symbolized<'_>) -> Vec<String> {
         }
     };
     table.rows.iter().map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Guards `recent 3.91 s` beside `since start 3.06 s`.
+    #[test]
+    fn recent_time_is_a_part_of_that_since_the_start() {
+        let mut added = None;
+        let mut sum = 0;
+        for (from_ns, to_ns) in [(60, 60), (85, 170), (0, 391), (0, 380), (100, 500)] {
+            let (part, window) = add(Window::new(from_ns, to_ns), &mut added);
+            sum += part.length_ns();
+            assert!(window.length_ns() <= sum, "{window:?}");
+        }
+        assert_eq!(sum, 415);
+    }
 }

@@ -9,6 +9,8 @@ use object::{
     Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, RelocationTarget, SymbolKind,
 };
 
+use crate::symbols::{ElfFile, ImageBytes};
+
 /// The largest function that is analysed, in bytes: its symbol may claim any size.
 pub(super) const MAX_FUNCTION: u64 = 1 << 20;
 
@@ -51,18 +53,21 @@ pub(super) struct Fragment {
 impl<'i> Code<'i> {
     /// The code of a file. The symbols are those of `debug`, its separate debug file, if it has
     /// none itself.
-    pub(super) fn of(file: &object::File<'i>, debug: Option<&object::File<'_>>) -> Code<'i> {
+    pub(super) fn of(file: &ElfFile<'i>, debug: Option<&ElfFile<'_>>) -> Code<'i> {
         let mut sections = Vec::new();
         let mut data = Vec::new();
         for section in file.sections() {
-            let Ok(bytes) = section.data() else { continue };
             let start = section.address();
+            let is_code = crate::symbols::is_code(&section);
+            // What is not loaded has the address 0; the code of a kernel may, too.
+            if start == 0 && !is_code {
+                continue;
+            }
+            let Ok(bytes) = section.data() else { continue };
             let Some(end) = start.checked_add(bytes.len() as u64) else {
                 continue;
             };
-            let is_code = crate::symbols::is_code(&section);
-            // What is not loaded has the address 0; the code of a kernel may, too.
-            if bytes.is_empty() || start == 0 && !is_code {
+            if bytes.is_empty() {
                 continue;
             }
             if is_code {
@@ -84,7 +89,7 @@ impl<'i> Code<'i> {
             fragments: Vec::new(),
         };
         let has_functions =
-            |file: &&object::File<'_>| file.symbols().any(|it| it.kind() == SymbolKind::Text);
+            |file: &&ElfFile<'_>| file.symbols().any(|it| it.kind() == SymbolKind::Text);
         code.find_functions(match debug.filter(|_| !has_functions(&file)) {
             Some(debug) if has_functions(&debug) => symbols_of(debug.symbols()),
             _ if has_functions(&file) => symbols_of(file.symbols()),
@@ -198,7 +203,7 @@ impl<'i> Code<'i> {
         }
     }
 
-    fn find_fragments(&mut self, file: &object::File<'i>) {
+    fn find_fragments(&mut self, file: &ElfFile<'i>) {
         self.fragments.sort_by_key(|fragment| fragment.range.start);
         let mut unnamed = unwind_entries(file);
         unnamed.retain(|range| {
@@ -214,7 +219,7 @@ impl<'i> Code<'i> {
 }
 
 /// The words that the loader writes into an image that can be loaded anywhere.
-fn pointers_of(file: &object::File<'_>) -> HashMap<u64, u64> {
+fn pointers_of(file: &ElfFile<'_>) -> HashMap<u64, u64> {
     let relocations = file.dynamic_relocations().into_iter().flatten();
     let pointer = |relocation: &object::Relocation| match relocation.target() {
         RelocationTarget::Absolute => u64::try_from(relocation.addend()).ok(),
@@ -235,7 +240,9 @@ struct Symbol {
     is_function: bool,
 }
 
-fn symbols_of<'a, 's>(symbols: impl Iterator<Item = object::Symbol<'a, 's>>) -> Vec<Symbol>
+fn symbols_of<'a, 's>(
+    symbols: impl Iterator<Item = object::Symbol<'a, 's, &'a ImageBytes>>,
+) -> Vec<Symbol>
 where
     'a: 's,
 {
@@ -261,7 +268,7 @@ fn family(name: &str) -> Option<&str> {
 }
 
 /// The ranges of code that unwind entries describe.
-fn unwind_entries(file: &object::File<'_>) -> Vec<Range<u64>> {
+fn unwind_entries(file: &ElfFile<'_>) -> Vec<Range<u64>> {
     let address = |name| file.section_by_name(name).map_or(0, |it| it.address());
     let bases = BaseAddresses::default()
         .set_eh_frame(address(".eh_frame"))

@@ -3,11 +3,12 @@
 //!
 //! Some function always has most samples: a main loop, or what it calls to serve requests. These
 //! are the way to the work and not the work. So a function dominates with its callees only if it
-//! has not all of the time, and if most of what it has is spent in another crate or namespace, a
-//! library, or if its caller calls three others that matter.
+//! has not all of the time, and if it is the innermost of its crate or namespace in half of the
+//! stacks, which leave it for a library, or if its caller calls three others that matter.
 
 use std::collections::HashMap;
 
+use super::super::FunctionRow;
 use super::super::labels::LabelId;
 use super::super::uncertainty::{Recorded, Unplaced};
 use super::memory::is_library;
@@ -20,7 +21,7 @@ pub(super) const RULE: &str = "dominating function";
 
 const HALF: f64 = 0.5;
 const SEVERE: f64 = 0.8;
-/// What has more than this of all samples is the way to the work.
+/// What has more than this of all samples with whole stacks is the way to the work.
 const WAY: f64 = 0.95;
 /// Callees with so much of their caller's samples matter; so many of them make it a choice between
 /// several.
@@ -37,14 +38,9 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     }
     // Without names each address is a function.
     subject.has_names()?;
-    let is_code = |function| {
-        let function = subject.report.symbolized.function(function);
-        matches!(function.kind, FunctionKind::Named | FunctionKind::Address)
-            // Another rule tells of those.
-            && memory_work(function).is_none()
-    };
+    let is_own = |function| is_own(subject, function);
     let first = table.rows.first().filter(|row| row.own_share.low >= HALF);
-    if let Some(row) = first.filter(|row| is_code(row.function)) {
+    if let Some(row) = first.filter(|row| is_own(row.function)) {
         let share = row.own_share;
         let finding = Finding::new(
             RULE,
@@ -55,7 +51,7 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
         );
         return Ok(vec![named(finding, &row.text, share.share)]);
     }
-    if let Some((label, share)) = as_written(subject, is_code).filter(|(_, it)| it.low >= HALF) {
+    if let Some((label, share)) = as_written(subject, is_own).filter(|(_, it)| it.low >= HALF) {
         let text = subject.text(label);
         let finding = Finding::new(
             RULE,
@@ -66,15 +62,10 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
         .because("what is inlined into it is counted as its own");
         return Ok(vec![named(finding, text, share.share)]);
     }
-    let code: Vec<bool> = subject.report.labels.all().iter().map(|l| is_code(l.function)).collect();
-    let calls = Calls::of(subject, table.recorded as f64 * HALF);
-    let module_of = |label: LabelId| {
-        let function = subject.report.labels.all()[label as usize].function;
-        module(&subject.report.symbolized.function(function).name)
-    };
-    let Some((label, chain)) =
-        calls.dominating(table.recorded, |label| code[label as usize], module_of)
-    else {
+    let is_own = |label: LabelId| is_own(subject.report.labels.all()[label as usize].function);
+    let least = table.recorded as f64 * HALF;
+    let found = Calls::of(subject, least).dominating(least, table.whole, is_own);
+    let Some((label, chain)) = found else {
         return Ok(Vec::new());
     };
     let text = subject.text(label);
@@ -99,11 +90,30 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     Ok(vec![named(finding, text, share.share)])
 }
 
+/// The innermost function that has half of the samples with what it calls, and not nearly all:
+/// nothing of it stands out, but it is where to look.
+pub(super) fn innermost<'r>(subject: &Subject<'r>) -> Option<&'r FunctionRow> {
+    let table = subject.table();
+    let (least, most) = (table.recorded as f64 * HALF, table.whole as f64 * WAY);
+    let rows = table.rows.iter().filter(|row| (least..most).contains(&(row.total as f64)));
+    let rows = rows.filter(|row| is_own(subject, row.function));
+    rows.max_by(|a, b| a.depth.total_cmp(&b.depth))
+}
+
+/// Whether it is code of the guest's own: no library's, and no work on memory, which another rule
+/// tells of.
+fn is_own(subject: &Subject<'_>, function: FunctionId) -> bool {
+    let function = subject.report.symbolized.function(function);
+    matches!(function.kind, FunctionKind::Named | FunctionKind::Address)
+        && memory_work(function).is_none()
+        && !is_library(&function.name)
+}
+
 /// The innermost function, and no library's, that has half of the samples with what is inlined into
 /// it.
 fn as_written(
     subject: &Subject<'_>,
-    is_code: impl Fn(FunctionId) -> bool,
+    is_own: impl Fn(FunctionId) -> bool,
 ) -> Option<(LabelId, Interval)> {
     let labels = &subject.report.labels;
     let mut own: HashMap<LabelId, (u64, usize)> = HashMap::new();
@@ -117,11 +127,7 @@ fn as_written(
         }
     }
     let all = subject.table().recorded;
-    let is_meant = |label: LabelId| {
-        let function = labels.all()[label as usize].function;
-        let name = &subject.report.symbolized.function(function).name;
-        is_code(function) && !is_library(name)
-    };
+    let is_meant = |label: LabelId| is_own(labels.all()[label as usize].function);
     let half = own
         .into_iter()
         .filter(|(label, (count, _))| *count as f64 >= all as f64 * HALF && is_meant(*label));
@@ -145,6 +151,8 @@ fn named(finding: Finding, name: &str, share: f64) -> Finding {
 struct Calls {
     total: HashMap<LabelId, u64>,
     by_caller: HashMap<LabelId, HashMap<LabelId, u64>>,
+    /// Samples in whose stacks it is the innermost function of its crate or namespace.
+    innermost: HashMap<LabelId, u64>,
 }
 
 impl Calls {
@@ -161,18 +169,44 @@ impl Calls {
                 Some((*by_function.get(&(row.function, line))?, row.total))
             })
             .collect();
+        let modules: Vec<Option<String>> = subject
+            .report
+            .labels
+            .all()
+            .iter()
+            .map(|label| module(&subject.report.symbolized.function(label.function).name))
+            .collect();
+        let mut innermost: HashMap<LabelId, u64> = HashMap::new();
         let mut by_caller: HashMap<LabelId, HashMap<LabelId, u64>> = HashMap::new();
         let mut seen: Vec<(LabelId, LabelId)> = Vec::new();
+        let mut left: Vec<&str> = Vec::new();
+        let is_mark = |label: LabelId| {
+            let function = subject.report.labels.all()[label as usize].function;
+            let kind = subject.report.symbolized.function(function).kind;
+            matches!(kind, FunctionKind::Special(_))
+        };
         let profile = subject.profile;
         for sample in profile.samples() {
             if !subject.report.weights.keeps(sample.node) {
                 continue;
             }
             seen.clear();
+            left.clear();
             let frames = profile.stack(sample.node);
             let labels = frames.flat_map(|frame| subject.report.labels.of_frame(frame).iter());
             let mut callee = None;
+            let mut is_work = true;
             for label in labels.copied() {
+                // Of a wait, code below is not what takes the time.
+                is_work &= callee.is_some() || !is_mark(label);
+                if let Some(module) = &modules[label as usize]
+                    && is_work
+                    && !left.contains(&module.as_str())
+                {
+                    left.push(module);
+                    let sum = innermost.entry(label).or_default();
+                    *sum = sum.saturating_add(sample.count);
+                }
                 let call = callee.map(|callee| (label, callee));
                 callee = Some(label);
                 let Some(call) = call.filter(|call| call.0 != call.1) else {
@@ -185,7 +219,7 @@ impl Calls {
                 }
             }
         }
-        Calls { total, by_caller }
+        Calls { total, by_caller, innermost }
     }
 
     /// The callees of a function with their samples, the heaviest first.
@@ -215,47 +249,33 @@ impl Calls {
         }
     }
 
-    /// The function that dominates, and the functions below it that have most of its samples. `all`
-    /// samples were recorded; `module_of` is what a function belongs to, if it can be said.
+    /// The function that dominates, and the functions below it that have most of its samples. Of
+    /// the samples, `whole` have whole stacks.
     fn dominating(
         &self,
-        all: u64,
-        is_code: impl Fn(LabelId) -> bool,
-        module_of: impl Fn(LabelId) -> Option<String>,
+        least: f64,
+        whole: u64,
+        is_own: impl Fn(LabelId) -> bool,
     ) -> Option<(LabelId, Vec<LabelId>)> {
         let mut candidates: Vec<(LabelId, u64)> =
             self.total.iter().map(|(label, total)| (*label, *total)).collect();
+        candidates.retain(|(label, total)| is_own(*label) && (*total as f64) < whole as f64 * WAY);
         candidates.sort_unstable_by_key(|(label, total)| (std::cmp::Reverse(*total), *label));
-        for (label, total) in candidates {
-            if !is_code(label) || total as f64 >= all as f64 * WAY {
-                continue;
-            }
-            let chain = self.chain(label);
-            let own = module_of(label);
-            let is_other = |last: &LabelId| {
-                let modules = own.as_ref().zip(module_of(*last));
-                modules.is_some_and(|(own, last)| *own != last)
-            };
-            if chain.last().is_some_and(is_other) {
-                // Named by the last one of its module, with what that calls.
-                let last_own = chain.iter().rposition(|callee| module_of(*callee) == own);
-                let (named, rest) = match last_own {
-                    Some(at) => (chain[at], &chain[at + 1..]),
-                    None => (label, &chain[..]),
-                };
-                return Some((named, rest.to_vec()));
-            }
-            let is_one_of_several = |caller: &LabelId| {
+        let leaves =
+            |label: &LabelId| self.innermost.get(label).is_some_and(|count| *count as f64 >= least);
+        let is_one_of_several = |label: LabelId| {
+            self.by_caller.keys().any(|caller| {
                 let callees = self.callees(*caller);
                 let least = self.total[caller] as f64 * WORTH;
                 let mut worth = callees.iter().filter(|(_, of)| *of as f64 >= least);
                 worth.clone().count() >= MANY_CALLEES && worth.any(|(callee, _)| *callee == label)
-            };
-            if !chain.is_empty() && self.by_caller.keys().any(is_one_of_several) {
-                return Some((label, chain));
-            }
-        }
-        None
+            })
+        };
+        let candidates = candidates.into_iter().map(|(label, _)| (label, self.chain(label)));
+        let mut candidates = candidates.filter(|(label, chain)| {
+            leaves(label) || !chain.is_empty() && is_one_of_several(*label)
+        });
+        candidates.next()
     }
 }
 

@@ -79,6 +79,14 @@ fn place(
 }
 
 pub(super) fn is_library(name: &str) -> bool {
+    // `<u64>::rotate_left`
+    let of = name.strip_prefix('<').and_then(|rest| rest.split_once(">::"));
+    if of.is_some_and(|(of, _)| {
+        of.bytes().all(|byte| byte.is_ascii_alphanumeric())
+            && of.starts_with(|first: char| first.is_ascii_lowercase())
+    }) {
+        return true;
+    }
     let name = name.trim_start_matches(['<', '&']);
     ["alloc::", "core::", "std::", "hashbrown::", "["].iter().any(|of| name.starts_with(of))
 }

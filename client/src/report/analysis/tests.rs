@@ -545,6 +545,38 @@ fn a_function_with_most_of_the_time_is_found() {
     with(0.45, &own).finds_nothing();
 }
 
+/// Guards a function that is not found because two libraries share what it calls, and a thread's
+/// start that is found instead where stacks lack their outer frames.
+#[test]
+fn what_a_function_calls_may_be_in_several_libraries() {
+    let with = |percent: usize, samples: usize| {
+        let mut guest = Guest::healthy();
+        guest.samples.truncate(samples);
+        for (at, (.., stack)) in guest.samples.iter_mut().enumerate() {
+            let library = ["serde::parse", "serde::parse", "regex::find"][at % 3];
+            if at % 100 < percent {
+                *stack = vec![library, "shop::is_spam", "shop::moderate"];
+            }
+            let outer = match at % 10 {
+                0 => &["[truncated]"][..],
+                _ => &["run::serve", "std::thread::start"],
+            };
+            stack.extend(outer);
+        }
+        guest
+    };
+    let found = with(60, usize::MAX).finds("dominating function");
+    has(&found, "`shop::is_spam` and what it calls take ");
+    // Half of the samples, but maybe not of the time.
+    with(52, 500).analyze(|analysis, report| {
+        assert!(analysis.findings.iter().all(|it| it.rule != "dominating function"));
+        let mut text = Vec::new();
+        analysis.write_answer(report, 100, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("most is of `shop::is_spam` and what it calls: 5"), "{text}");
+    });
+}
+
 #[test]
 fn memory_that_takes_a_quarter_of_the_time_is_found() {
     let with = |part: f64, inner: &[&'static str]| {
@@ -599,7 +631,7 @@ fn a_counter_that_only_rises_is_found() {
 #[test]
 fn what_is_inlined_into_a_function_is_its_own_work() {
     let mut builder = ProfileBuilder::new();
-    for (address, count) in [(0x1000, 500), (0x1010, 490), (0x2000, 10)] {
+    for (address, count) in [(0x1000, 300), (0x1010, 690), (0x2000, 10)] {
         let stack = [Frame::leaf(address), Frame::caller(0x3000)];
         builder.add_stack(0, count, &stack).unwrap();
     }
@@ -609,7 +641,7 @@ fn what_is_inlined_into_a_function_is_its_own_work() {
         let begin = names.begin();
         let symbols: &[&str] = match frame.lookup_address() {
             Some(0x1000) => &["core::iter::fold", "checksum"],
-            Some(0x1010) => &["core::num::wrapping_add", "checksum"],
+            Some(0x1010) => &["<u64>::wrapping_add", "checksum"],
             Some(0x2000) => &["print"],
             _ => &["main"],
         };
@@ -639,6 +671,42 @@ fn a_counter_of_work_that_was_done_is_no_finding() {
             assert_eq!(!analysis.findings.is_empty(), is_found, "{name}: {analysis:#?}");
         });
     }
+}
+
+/// Guards a false alarm for a counter whose rate is constant, in steps of one or many.
+#[test]
+fn a_counter_of_work_is_found_where_its_rate_changes() {
+    let found = |seed: u64, batch: i64, pause: fn(u64) -> u64| {
+        let mut guest = Guest::idle();
+        guest.names[2] = "requests served".to_owned();
+        let mut random = Rng::with_seed(seed);
+        let (mut at, mut value) = (0, 0);
+        loop {
+            // Exponential, so that the counts are Poisson's.
+            at += (-random.f64().max(1e-9).ln() * pause(at) as f64) as u64;
+            if at >= 20 * SECOND {
+                let is_it = |found: &&Finding| found.rule == "rising counter";
+                return guest.analyze(|analysis, _| -> Vec<Finding> {
+                    analysis.findings.iter().filter(is_it).cloned().collect()
+                });
+            }
+            value += random.i64(1..=batch);
+            guest.counter(BEGAN + at, 2, value);
+        }
+    };
+    for seed in 0..40 {
+        for batch in [1, 1_000] {
+            assert_eq!(found(seed, batch, |_| SECOND / 50), [], "{seed}, {batch}");
+        }
+        // Seldom, and now and then.
+        assert_eq!(found(seed, 1, |_| 2 * SECOND), [], "{seed}");
+    }
+    let slower = found(1, 1, |at| if at < 13 * SECOND { SECOND / 100 } else { SECOND / 25 });
+    let [slower] = &slower[..] else { panic!("{slower:#?}") };
+    has(slower, "`requests served` rises by 25.5 a second since 13.3 s, by 97.0 before");
+    assert_eq!(slower.score, 25, "it never stands above a function");
+    let begun = found(1, 1, |at| if at < 8 * SECOND { SECOND } else { SECOND / 100 });
+    assert_eq!(begun.len(), 1, "{begun:#?}");
 }
 
 /// What takes the time comes first; a recording without such a function names the

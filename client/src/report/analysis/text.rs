@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::super::text::write_paragraph;
 use super::super::{DEFAULT_COLUMNS, Report, shorten};
-use super::{Analysis, Finding};
+use super::{Analysis, Finding, Subject, dominating};
 use crate::finding::paragraph;
 use crate::profile::{Interval, Unit};
 use crate::symbols::FunctionKind;
@@ -146,9 +146,14 @@ fn the_most<'r>(report: &'r Report<'_>) -> Option<(String, Option<&'r str>)> {
         let share = with_interval(&row.own_share, table.unit);
         return Some((format!("blocked for {share} of the time"), None));
     }
-    let row = table.rows.iter().find(is_code)?;
-    let share = with_interval(&row.own_share, table.unit);
     // Of allocations no rule judges functions.
     let stands = if table.unit == Unit::Samples { "no function stands out; " } else { "" };
+    if let Some(row) = dominating::innermost(&Subject::of(report)) {
+        let share = with_interval(&row.total_share, table.unit);
+        let found = format!("{stands}most is of `{}` and what it calls: {share}", row.text);
+        return Some((found, Some(&row.text)));
+    }
+    let row = table.rows.iter().find(is_code)?;
+    let share = with_interval(&row.own_share, table.unit);
     Some((format!("{stands}the most, {share}, is of `{}` itself", row.text), Some(&row.text)))
 }
