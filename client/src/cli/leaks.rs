@@ -83,7 +83,7 @@ pub(super) struct ConnectLeaksArguments {
     pub(super) unwinding: UnwindArguments,
     /// Keep the recording in this .unikprof file
     #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = "Output")]
-    output: Option<PathBuf>,
+    pub(super) output: Option<PathBuf>,
     #[command(flatten)]
     show: ShowArguments,
     #[command(flatten)]

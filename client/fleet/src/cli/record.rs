@@ -7,8 +7,8 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 use unikprof_client::cli::shared::{
-    CommandError, NamePattern, NamedAfter, ReportOutput, Target, interrupt, nanoseconds, print,
-    print_text, rate,
+    CommandError, NamePattern, NamedAfter, ReportOutput, Target, interrupt, nanoseconds,
+    no_input_is_replaced, print, print_text, rate,
 };
 use unikprof_client::exit_code;
 use unikprof_client::output::OutputError;
@@ -109,6 +109,12 @@ pub(super) fn run(arguments: &RecordArguments) -> Result<(), CommandError> {
         )));
     }
     let config = Config::read(&arguments.guests)?;
+    let inputs = config.files();
+    let outputs = reports.iter().filter_map(|output| match &output.target {
+        Target::File(path) => Some(path.as_path()),
+        Target::Stdout => None,
+    });
+    no_input_is_replaced(inputs.iter().chain([&arguments.guests]), outputs)?;
     let temporary;
     let folder = match folders.first() {
         Some(pattern) => pattern.expand(&after),
@@ -246,4 +252,38 @@ fn as_json(recorded: &FleetRecording, keeps_files: bool) -> String {
         "different": recorded.different,
     });
     format!("{all:#}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Words {
+        #[command(flatten)]
+        record: RecordArguments,
+    }
+
+    /// Guards a list of guests, a key or names that are lost because an output has their name.
+    #[test]
+    fn what_is_written_replaces_nothing_that_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let [guests, key, symbols] =
+            ["fleet.txt", "g.txt", "names.txt"].map(|name| folder.path().join(name));
+        let text = "[[guests]]\nname = \"web\"\naddress = \"127.0.0.1:1\"\n\
+                    key-file = \"g.txt\"\nsymbols = \"names.txt\"\n";
+        fs::write(&guests, text).unwrap();
+        for path in [&key, &symbols] {
+            fs::write(path, "x").unwrap();
+        }
+        for path in [&guests, &key, &symbols] {
+            let words = ["record", "1s", "--guests", guests.to_str().unwrap(), "-o"];
+            let words = words.into_iter().chain(path.to_str());
+            let refused = run(&Words::parse_from(words).record).unwrap_err();
+            assert!(format!("{refused:?}").contains("it would be replaced"), "{refused:?}");
+        }
+    }
 }
