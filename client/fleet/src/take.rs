@@ -18,7 +18,7 @@ use unikprof_client::symbols::{Force, ImageOptions, Images, Symbolizer};
 use unikprof_client::timeline::Moment;
 
 use super::config::How;
-use super::member::{GuestError, Hottest, Member, Profiles, Running, always_on, log};
+use super::member::{GuestError, Hottest, Member, Profiles, Running, advised, always_on, log};
 
 /// How the names of the recordings begin.
 const PREFIX: &str = "serve";
@@ -112,7 +112,7 @@ pub(super) fn recent(running: &Running, length: Duration) -> Result<Vec<u8>, Gue
 
 fn expect_complete(outcome: &Outcome, recording: &Recording) -> Result<(), GuestError> {
     if let Some(reason) = &outcome.incomplete {
-        return Err(GuestError::Incomplete(reason.to_string()));
+        return Err(GuestError::Incomplete(advised(reason)));
     }
     match &recording.completeness {
         Completeness::Incomplete(reason) => Err(GuestError::Incomplete(reason.clone())),

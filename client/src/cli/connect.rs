@@ -319,7 +319,10 @@ impl Conversation {
             symbolizer,
             |session, path, observer| {
                 let outcome = record::fetch_part(session, request, asked, path, observer)?;
-                let incomplete = outcome.incomplete.map(|error| error.while_running(&name));
+                let incomplete = outcome.incomplete.map(|error| match request {
+                    Request::Copy { .. } => error.while_copying(&name),
+                    _ => error.while_running(&name),
+                });
                 Ok(Outcome { incomplete, ..outcome })
             },
         )

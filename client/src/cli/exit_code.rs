@@ -103,9 +103,12 @@ pub fn of_record(error: &RecordError) -> u8 {
         RecordError::Connection(error) => of_connection(error),
         RecordError::Lost { .. }
         | RecordError::HeldCut { .. }
+        | RecordError::HeldCutOnDevice
         | RecordError::GuestChanged
         | RecordError::Gone { .. } => CONNECTION,
-        RecordError::StillRunning { source, .. } => of_record(source),
+        RecordError::StillRunning { source, .. } | RecordError::CopyBroke { source, .. } => {
+            of_record(source)
+        }
         RecordError::Limit { .. }
         | RecordError::NothingWaits { .. }
         | RecordError::NotBegun { .. }

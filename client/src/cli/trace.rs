@@ -16,6 +16,7 @@ use super::{print, print_local, screen, signals, values};
 use crate::interrupt::Interrupt;
 use crate::output::AtomicFile;
 use crate::plan::{self, Wanted};
+use crate::printable::path_word;
 use crate::progress::ProgressLine;
 use crate::record::{self, Outcome, RecordError, Session};
 use crate::recording::{Reading, Recording};
@@ -272,7 +273,7 @@ fn show(
         rows.add("wrote", file);
     }
     if let Some(path) = recording_path {
-        let command = format!("unikprof-client report {} --open", path.display());
+        let command = format!("unikprof-client report {} --open", path_word(path));
         rows.add("next", command);
     }
     print(format!("\n{}", rows.0))
