@@ -23,6 +23,7 @@ use std::io;
 use unikprof_proto::code::refusal;
 
 use super::failure::Failure;
+use super::recover::RecoverError;
 use crate::caller_table::{CallerTableError, Note};
 use crate::connection::ConnectionError;
 #[cfg(feature = "demo")]
@@ -164,6 +165,7 @@ impl Failure {
             Failure::Record(error) => of_record(error),
             Failure::CallerTable(error) => of_caller_table(error),
             Failure::Key(error) => of_key_file(error),
+            Failure::Recover(RecoverError::Replaces { .. }) => OUTPUT,
             Failure::Recording(_)
             | Failure::Symbols(_)
             | Failure::Compile(_)
