@@ -195,7 +195,7 @@ impl Failure {
             | Failure::Function(_)
             | Failure::Moment(_)
             | Failure::Usage(_) => USAGE,
-            Failure::Incomplete { .. } => INCOMPLETE,
+            Failure::Incomplete { .. } | Failure::OneLook => INCOMPLETE,
             Failure::Untrustworthy => UNTRUSTWORTHY,
             Failure::Diff(DiffError::NoSuchFunction { .. } | DiffError::NoWork { .. }) => USAGE,
             Failure::Diff(_) => INPUT,
