@@ -75,7 +75,7 @@ fn take(
     let folder = tempfile::tempdir().map_err(GuestError::Temporary)?;
     let path = folder.path().join("recording.unikprof");
     let outcome = record_to(&mut session, &symbolizer, settings, &path, &mut starting)?;
-    let recording = Recording::open(&path, Reading::Strict)?;
+    let recording = Recording::open(&outcome.path, Reading::Strict)?;
     // Also of a profile that is given up: the guest was interrupted for it.
     count(member, &recording.profile);
     if interrupt.stop() {
@@ -100,7 +100,7 @@ pub(super) fn recent(running: &Running, length: Duration) -> Result<Vec<u8>, Gue
     let folder = tempfile::tempdir().map_err(GuestError::Temporary)?;
     let path = folder.path().join("recording.unikprof");
     let outcome = record::fetch_part(&mut session, request, asked, &path, &mut ())?;
-    let recording = Recording::open(&path, Reading::Strict)?;
+    let recording = Recording::open(&outcome.path, Reading::Strict)?;
     expect_complete(&outcome, &recording)?;
     let wanted = Wanted {
         format: Format::Page,

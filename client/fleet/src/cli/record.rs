@@ -81,6 +81,8 @@ fn label(text: &str) -> Result<(String, String), String> {
 
 const SOME_GUESTS: &str = "some guests were not recorded, or not completely";
 
+const OTHER_NAMES: &str = "some recordings have other names: theirs were taken meanwhile";
+
 pub(super) fn run(arguments: &RecordArguments) -> Result<(), CommandError> {
     if arguments.mode.is_some_and(Mode::is_heap) {
         return Err(CommandError::usage(
@@ -134,6 +136,7 @@ pub(super) fn run(arguments: &RecordArguments) -> Result<(), CommandError> {
     };
     let recorded = record(config, &request, &folder, &interrupt)?;
     let exit_code = recorded.exit_code();
+    let problem = if recorded.is_displaced() { OTHER_NAMES } else { SOME_GUESTS };
     let keeps_files = !folders.is_empty();
     if arguments.json {
         print(as_json(&recorded, keeps_files))?;
@@ -156,7 +159,7 @@ pub(super) fn run(arguments: &RecordArguments) -> Result<(), CommandError> {
     }
     match exit_code {
         exit_code::SUCCESS => Ok(()),
-        exit_code => Err(CommandError::new(SOME_GUESTS, exit_code)),
+        exit_code => Err(CommandError::new(problem, exit_code)),
     }
 }
 
@@ -196,6 +199,10 @@ fn as_text(recorded: &FleetRecording) -> String {
                      {missing:>7}  {distance:>8}  {chance:>9}\n",
                     c.ticks, c.recorded, c.aged, c.overflow, c.lost, c.masked, c.idle
                 );
+                if let Some(reason) = &counts.displaced {
+                    let (reason, file) = (Printable(reason), counts.file.display());
+                    text += &format!("{:<width$}  {reason}; the recording is in {file}\n", "");
+                }
                 if let Some(reason) = &counts.incomplete {
                     text += &format!("{:<width$}  incomplete: {}\n", "", Printable(reason));
                 }
@@ -240,7 +247,8 @@ fn as_json(recorded: &FleetRecording, keeps_files: bool) -> String {
         Ok(counts) => json!({
             "name": guest.name,
             "address": guest.address,
-            "file": keeps_files.then_some(&counts.file),
+            "file": (keeps_files || counts.displaced.is_some()).then_some(&counts.file),
+            "displaced": counts.displaced,
             "counters": counts.counters,
             "incomplete": counts.incomplete,
             "distance": counts.distance.map(|(distance, _)| distance),
