@@ -28,7 +28,10 @@ use thiserror::Error;
 #[derive(Debug)]
 pub struct AtomicFile {
     file: File,
+    /// The name that was given, which may be a link's, until it gets another one.
     path: PathBuf,
+    /// The file that is written.
+    target: PathBuf,
     /// The name that it has until it is published. Dropping it removes the file.
     temporary: Option<TempPath>,
     /// Its length when it was last published.
@@ -91,6 +94,7 @@ impl AtomicFile {
                 return Ok(AtomicFile {
                     file: file.map_err(failed)?,
                     path: path.into(),
+                    target: path.into(),
                     temporary: None,
                     published: 0,
                     found: None,
@@ -103,7 +107,8 @@ impl AtomicFile {
         let (file, temporary) = create_beside(&target, ".", PARTIAL, access).map_err(failed)?;
         Ok(AtomicFile {
             file,
-            path: target,
+            path: path.into(),
+            target,
             temporary: Some(temporary),
             published: 0,
             found,
@@ -140,12 +145,12 @@ impl AtomicFile {
         self.published = self.file.metadata().map_err(|e| self.failed(e))?.len();
         if let Some(temporary) = self.temporary.take() {
             let named = match self.replaces {
-                true => temporary.persist(&self.path),
-                false => temporary.persist_noclobber(&self.path).or_else(|error| {
+                true => temporary.persist(&self.target),
+                false => temporary.persist_noclobber(&self.target).or_else(|error| {
                     match error.error.kind() {
                         io::ErrorKind::AlreadyExists => Err(error),
                         // A file system without such an operation.
-                        _ => error.path.persist(&self.path),
+                        _ => error.path.persist(&self.target),
                     }
                 }),
             };
@@ -153,7 +158,7 @@ impl AtomicFile {
                 self.temporary = Some(error.path);
                 return Err(self.failed(error.error));
             }
-            match sync_folder(folder_of(&self.path)) {
+            match sync_folder(folder_of(&self.target)) {
                 // Files can be made in a folder that cannot be read.
                 Err(error) if error.kind() != io::ErrorKind::PermissionDenied => {
                     return Err(self.failed(error));
@@ -167,7 +172,7 @@ impl AtomicFile {
     /// Whether the name it has now is no longer this file's: it was removed, another file took its
     /// place, or the folder is gone. Known on Unix only.
     fn is_lost(&self) -> bool {
-        let path = self.temporary.as_deref().unwrap_or(&self.path);
+        let path = self.temporary.as_deref().unwrap_or(&self.target);
         let (named, own) = (fs::metadata(path), self.file.metadata());
         !self.is_device && named.map(identity).ok() != own.map(identity).ok()
     }
@@ -177,7 +182,7 @@ impl AtomicFile {
     /// the folder for temporary files, where only its owner can read it. Returns why.
     pub(crate) fn publish_here_or_beside(&mut self) -> Result<Option<OutputError>, OutputError> {
         loop {
-            let other = fs::symlink_metadata(&self.path).ok().map(identity);
+            let other = fs::symlink_metadata(&self.target).ok().map(identity);
             self.replaces = other.is_some();
             let has_other = self.temporary.is_some() && other.is_some() && other != self.found;
             let moved = match self.is_lost() || has_other {
@@ -193,17 +198,18 @@ impl AtomicFile {
     }
 
     fn move_beside(&mut self) -> Result<OutputError, OutputError> {
-        let name = self.path.file_name().unwrap_or_default();
+        let name = self.target.file_name().unwrap_or_default();
         let elsewhere = std::env::temp_dir().join(name);
         let create = |path| create_beside(path, "", ".unikprof", Access::Owner);
-        let created = create(&self.path).or_else(|_| create(&elsewhere));
+        let created = create(&self.target).or_else(|_| create(&elsewhere));
         let (mut file, name) = created.map_err(|e| self.failed(e))?;
         let copied = self.file.rewind().and_then(|()| io::copy(&mut self.file, &mut file));
         copied.map_err(|e| self.failed(e))?;
         let path = name.keep().map_err(|e| self.failed(e.error))?;
         sync_folder(folder_of(&path)).map_err(|e| self.failed(e))?;
         let lost = self.failed(io::Error::other("it was removed or replaced meanwhile"));
-        (self.file, self.path, self.temporary) = (file, path, None);
+        (self.file, self.temporary) = (file, None);
+        (self.path, self.target) = (path.clone(), path);
         Ok(lost)
     }
 

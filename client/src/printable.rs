@@ -1,6 +1,7 @@
 //! Text of the other side, made safe for a terminal and for XML.
 
 use std::fmt::{self, Write as _};
+use std::path::Path;
 
 /// Shows text on one line, with what is no character to be seen escaped: a guest's name cannot
 /// move the cursor, turn the direction of a line or break a drawing.
@@ -17,6 +18,22 @@ impl fmt::Display for Printable<'_> {
         }
         Ok(())
     }
+}
+
+/// A word as it is written on a command line.
+pub(crate) fn word(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_.:@%+,/".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", Printable(text).to_string().replace('\'', r"'\''"))
+    }
+}
+
+/// A file's name as it is written on a command line, also where it could be taken for an option.
+pub(crate) fn path_word(path: &Path) -> String {
+    let name = path.to_string_lossy();
+    word(&if name.starts_with('-') { format!("./{name}") } else { name.into_owned() })
 }
 
 /// Shows bytes of unknown origin: at most `MAX_SHOWN`, what is not text escaped.

@@ -147,6 +147,9 @@ impl Profile {
 
     /// What the agent counted and what the stacks hold, in samples or time, where these differ.
     pub(crate) fn uncounted(&self) -> Option<(u64, u64, Unit)> {
+        if self.recording.is_incomplete {
+            return None;
+        }
         let counters = self.counters();
         let (counted, found, unit) = match (&self.heap, self.recording.mode) {
             // What was freed since is not held.
@@ -157,9 +160,14 @@ impl Profile {
         (counted != found).then_some((counted, found, unit))
     }
 
-    /// The counters of all vCPUs together.
+    /// The counters of all vCPUs together. Of an incomplete recording nobody knows how many samples
+    /// are missing.
     pub fn counters(&self) -> Counters {
-        self.vcpus.iter().fold(Counters::default(), |sum, v| sum.plus(&v.counters))
+        let counters = self.vcpus.iter().fold(Counters::default(), |sum, v| sum.plus(&v.counters));
+        match self.recording.is_incomplete {
+            true => Counters { missing: None, missing_blocked: None, ..counters },
+            false => counters,
+        }
     }
 
     /// The time of all vCPUs together; `None` if it is unknown for one of them.

@@ -36,8 +36,6 @@ pub struct Search {
     pub(crate) given_up: usize,
     /// Why a guest wrote no dump.
     pub(crate) refusal: Option<String>,
-    /// What the files seem to be, if that explains why nothing is found or something is missing.
-    pub(crate) obstacle: Option<&'static str>,
 }
 
 /// A dump as lines of a log or a block of memory bring it.
@@ -159,40 +157,40 @@ const BYTE_ARRAYS: &str = "a journal whose messages are arrays of bytes: export 
 const OVERLAP: usize = 41;
 
 impl Search {
-    /// Reads a file, also one that is compressed by gzip.
+    /// Reads a file, also one that is compressed by gzip. Answers what the file seems to be if that
+    /// hides what is in it.
     ///
     /// # Errors
     ///
     /// It cannot be read.
-    pub fn read(&mut self, source: impl Read) -> io::Result<()> {
+    pub fn read(&mut self, source: impl Read) -> io::Result<Option<&'static str>> {
         let mut before = Vec::new();
-        let mut obstacle = None;
+        let mut encoded = None;
         let texts = OTHER_TEXTS.map(|(text, what)| (memmem::Finder::new(text), what));
-        self.scan(source, |_, chunk| {
+        let obstacle = self.scan(source, |_, chunk| {
             // Memory is no text.
             if memchr(0, chunk).is_some() {
                 return false;
             }
             before.extend_from_slice(chunk);
             let is_in = |(text, _): &&(memmem::Finder<'_>, _)| text.find(&before).is_some();
-            obstacle = obstacle.or_else(|| texts.iter().find(is_in).map(|(_, what)| *what));
+            encoded = encoded.or_else(|| texts.iter().find(is_in).map(|(_, what)| *what));
             before.drain(..before.len().saturating_sub(OVERLAP));
             false
         })?;
-        self.obstacle = self.obstacle.or(obstacle);
-        Ok(())
+        Ok(obstacle.or(encoded))
     }
 
-    /// Reads until `is_enough`, which is given each part.
+    /// Reads until `is_enough`, which is given each part. Answers what is in the way of reading.
     fn scan(
         &mut self,
         mut source: impl Read,
         mut is_enough: impl FnMut(&Search, &[u8]) -> bool,
-    ) -> io::Result<()> {
+    ) -> io::Result<Option<&'static str>> {
         let mut start = Vec::new();
         source.by_ref().take(64).read_to_end(&mut start)?;
         let known = OTHER_FILES.iter().find(|(magic, _)| start.starts_with(magic));
-        self.obstacle = self.obstacle.or(known.map(|(_, what)| *what));
+        let mut obstacle = known.map(|(_, what)| *what);
         let is_compressed = start.starts_with(&[0x1f, 0x8b]);
         let source = start.chain(source);
         let mut source: Box<dyn Read> =
@@ -204,7 +202,7 @@ impl Search {
                 Ok(read) => read,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(_) if is_compressed => {
-                    self.obstacle = Some("compressed by gzip, and damaged or cut");
+                    obstacle = Some("compressed by gzip, and damaged or cut");
                     0
                 }
                 Err(error) => return Err(error),
@@ -214,7 +212,7 @@ impl Search {
             if is_enough(self, &chunk[..read]) || read == 0 {
                 log.push(b'\n', self);
                 memory.end(self);
-                return Ok(());
+                return Ok(obstacle);
             }
         }
     }
@@ -601,8 +599,7 @@ mod tests {
         let magics = OTHER_FILES.iter().map(|(magic, what)| (magic.to_vec(), *what));
         for (bytes, what) in files.into_iter().chain(magics) {
             let mut search = Search::default();
-            search.read(&bytes[..]).unwrap();
-            assert_eq!(search.obstacle, Some(what));
+            assert_eq!(search.read(&bytes[..]).unwrap(), Some(what));
             assert_eq!(search.finish(), []);
         }
         let refused = "up\nunikprof: no crash dump: the block is too small\r\nunikprof: more\n";

@@ -303,6 +303,18 @@ impl Config {
         &self.collect.spool
     }
 
+    /// The files that it names for reading: lists of guests, keys, images and symbols.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let lists = self.targets.iter().filter_map(|list| match &list.place {
+            Place::File(path) => Some(path),
+            Place::Url(_) => None,
+        });
+        let listed = self.targets.iter().map(|list| &list.how);
+        let how = self.guests.iter().map(|guest| &guest.how).chain(listed);
+        let named = how.flat_map(|how| [&how.key_file, &how.image, &how.symbols]).flatten();
+        lists.chain(named).cloned().collect()
+    }
+
     /// Reads the file. Its relative paths are below its own folder.
     pub(crate) fn read(path: &Path) -> Result<Config, ConfigError> {
         let text = fs::read_to_string(path)

@@ -256,7 +256,7 @@ pub(super) enum GuestError {
     Key(#[from] KeyFileError),
     #[error(transparent)]
     Connection(#[from] ConnectionError),
-    #[error(transparent)]
+    #[error("{}", advised(.0))]
     Record(#[from] RecordError),
     #[error(transparent)]
     Symbols(#[from] SymbolError),
@@ -372,6 +372,21 @@ impl Member {
         for interrupt in running.iter() {
             interrupt.raise_once();
         }
+    }
+}
+
+/// An error's text, with the program whose subcommands it advises.
+pub(super) fn advised(error: &RecordError) -> String {
+    match error {
+        RecordError::Leased { .. }
+        | RecordError::GuestChanged
+        | RecordError::StillRunning { .. }
+        | RecordError::NothingWaits { .. }
+        | RecordError::NotBegun { .. }
+        | RecordError::Unwritten { .. } => {
+            format!("{error} (these are subcommands of `unikprof-client connect ADDR`)")
+        }
+        other => other.to_string(),
     }
 }
 

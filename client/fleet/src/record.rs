@@ -14,13 +14,13 @@ use unikprof_client::exit_code;
 use unikprof_client::interrupt::Interrupt;
 use unikprof_client::printable::Printable;
 use unikprof_client::profile::{Counters, Profile};
-use unikprof_client::record::{Mode, RecordError, Settings, own_name};
+use unikprof_client::record::{Mode, Outcome, Settings, own_name};
 use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_client::symbols::{FunctionId, GuestMerger, MergedNames, Symbolizer};
 
 use super::config::{Config, Guest};
 use super::differ::{Counts, Difference, Differences};
-use super::member::{GuestError, Member, log};
+use super::member::{GuestError, Member, advised, log};
 use super::{file_name, roster, take};
 
 /// How the recordings' names begin.
@@ -65,6 +65,8 @@ pub(crate) struct RecordedGuest {
 #[derive(Debug)]
 pub(crate) struct GuestCounts {
     pub(crate) file: PathBuf,
+    /// Why the file has another name than the guest's, if so.
+    pub(crate) displaced: Option<String>,
     pub(crate) counters: Counters,
     /// Why something is missing, if so.
     pub(crate) incomplete: Option<String>,
@@ -169,8 +171,7 @@ pub(crate) fn record(
                 let member = Member::new(guest.clone());
                 let mut session = member.session(interrupt.clone(), RECONNECT)?;
                 let outcome = take::record_to(&mut session, &symbolizer, settings, &path, &mut ())?;
-                let incomplete = outcome.incomplete.as_ref().map(RecordError::to_string);
-                Ok((path, symbolizer, incomplete))
+                Ok((outcome, symbolizer))
             };
             let thread = thread::Builder::new().name("guest".into());
             threads.push(thread.spawn_scoped(scope, record).map_err(FleetRecordError::Thread)?);
@@ -184,8 +185,8 @@ pub(crate) fn record(
     merge(&guests, recorded)
 }
 
-/// What a guest's thread answers: its file, what names it, and why something is missing.
-type Recorded = Result<(PathBuf, Symbolizer, Option<String>), GuestError>;
+/// What a guest's thread answers: its recording, and what names it.
+type Recorded = Result<(Outcome, Symbolizer), GuestError>;
 
 fn merge(guests: &[Guest], recorded: Vec<Recorded>) -> Result<FleetRecording, FleetRecordError> {
     let mut merger = GuestMerger::default();
@@ -193,16 +194,28 @@ fn merge(guests: &[Guest], recorded: Vec<Recorded>) -> Result<FleetRecording, Fl
     let mut places = Vec::new();
     let mut all = Vec::new();
     for (guest, recorded) in guests.iter().zip(recorded) {
-        let added = recorded.and_then(|(file, symbolizer, incomplete)| {
-            let recording = Recording::open(&file, Reading::Strict)?;
+        let added = recorded.and_then(|(outcome, symbolizer)| {
+            if let Some((epoch, error)) = &outcome.unacknowledged {
+                log(&format!(
+                    "warning: {}: the guest may still hold epoch {epoch}, which is in {}: {}",
+                    guest.name,
+                    outcome.path.display(),
+                    advised(error)
+                ));
+            }
+            let recording = Recording::open(&outcome.path, Reading::Strict)?;
             let symbolized = symbolizer.resolve(&recording.profile)?;
             let added = merger.add(&guest.name, &symbolized);
-            let incomplete = incomplete.or(match recording.completeness {
-                Completeness::Complete => None,
-                Completeness::Incomplete(reason) | Completeness::Salvaged(reason) => Some(reason),
-            });
+            let incomplete =
+                outcome.incomplete.as_ref().map(advised).or(match recording.completeness {
+                    Completeness::Complete => None,
+                    Completeness::Incomplete(reason) | Completeness::Salvaged(reason) => {
+                        Some(reason)
+                    }
+                });
             let counts = GuestCounts {
-                file,
+                file: outcome.path,
+                displaced: outcome.displaced.map(|error| error.to_string()),
                 counters: recording.profile.counters(),
                 incomplete,
                 distance: None,
@@ -303,6 +316,12 @@ fn no_guest(request: &FleetRequest, all: &[Guest]) -> FleetRecordError {
 }
 
 impl FleetRecording {
+    /// Whether a recording has another name than its guest's.
+    pub(crate) fn is_displaced(&self) -> bool {
+        let mut counts = self.guests.iter().flat_map(|guest| &guest.outcome);
+        counts.any(|counts| counts.displaced.is_some())
+    }
+
     /// The program's exit code: that of the first guest that failed if all did.
     pub(crate) fn exit_code(&self) -> u8 {
         let is_whole = |guest: &RecordedGuest| {
@@ -312,8 +331,54 @@ impl FleetRecording {
         let failures: Option<Vec<&GuestFailure>> = failures.collect();
         match failures.as_deref() {
             Some([first, ..]) => first.exit_code,
+            _ if self.is_displaced() => exit_code::OUTPUT,
             _ if self.guests.iter().all(is_whole) => exit_code::SUCCESS,
             _ => exit_code::INCOMPLETE,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs;
+
+    use unikprof_client::connection::ConnectionError;
+    use unikprof_client::output::OutputError;
+    use unikprof_client::record::RecordError;
+
+    use super::super::folder::tests::Sent;
+    use super::*;
+
+    /// Another program's file took the name: it is not read in place of the guest's own.
+    #[test]
+    fn a_recording_whose_name_was_taken_is_read_where_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let [taken, own] = ["web.unikprof", "own.unikprof"].map(|name| folder.path().join(name));
+        fs::write(&taken, "another's").unwrap();
+        Sent::default().write(&own);
+        let outcome = Outcome {
+            path: own.clone(),
+            displaced: Some(OutputError::at(&taken)(io::Error::other("replaced"))),
+            incomplete: None,
+            unacknowledged: None,
+        };
+        let symbolizer = take::symbolizer(&Guest::named("web").how).unwrap();
+        let merged = merge(&[Guest::named("web")], vec![Ok((outcome, symbolizer))]).unwrap();
+        let counts = merged.guests[0].outcome.as_ref().unwrap();
+        assert_eq!(counts.file, own);
+        assert!(counts.displaced.as_ref().unwrap().contains("web.unikprof: replaced"));
+        assert_eq!(merged.exit_code(), exit_code::OUTPUT);
+    }
+
+    /// The program has no such subcommands.
+    #[test]
+    fn advice_names_the_program_that_it_is_for() {
+        let lost = ConnectionError::Closed { doing: "fetching" };
+        let source = Box::new(RecordError::from(lost));
+        let running = RecordError::StillRunning { name: "night".into(), source };
+        let told = GuestError::from(running).to_string();
+        assert!(told.contains("`stop --name night`"), "{told}");
+        assert!(told.contains("subcommands of `unikprof-client connect"), "{told}");
     }
 }

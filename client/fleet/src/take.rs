@@ -18,7 +18,7 @@ use unikprof_client::symbols::{Force, ImageOptions, Images, Symbolizer};
 use unikprof_client::timeline::Moment;
 
 use super::config::How;
-use super::member::{GuestError, Hottest, Member, Profiles, Running, always_on, log};
+use super::member::{GuestError, Hottest, Member, Profiles, Running, advised, always_on, log};
 
 /// How the names of the recordings begin.
 const PREFIX: &str = "serve";
@@ -75,7 +75,7 @@ fn take(
     let folder = tempfile::tempdir().map_err(GuestError::Temporary)?;
     let path = folder.path().join("recording.unikprof");
     let outcome = record_to(&mut session, &symbolizer, settings, &path, &mut starting)?;
-    let recording = Recording::open(&path, Reading::Strict)?;
+    let recording = Recording::open(&outcome.path, Reading::Strict)?;
     // Also of a profile that is given up: the guest was interrupted for it.
     count(member, &recording.profile);
     if interrupt.stop() {
@@ -100,7 +100,7 @@ pub(super) fn recent(running: &Running, length: Duration) -> Result<Vec<u8>, Gue
     let folder = tempfile::tempdir().map_err(GuestError::Temporary)?;
     let path = folder.path().join("recording.unikprof");
     let outcome = record::fetch_part(&mut session, request, asked, &path, &mut ())?;
-    let recording = Recording::open(&path, Reading::Strict)?;
+    let recording = Recording::open(&outcome.path, Reading::Strict)?;
     expect_complete(&outcome, &recording)?;
     let wanted = Wanted {
         format: Format::Page,
@@ -112,7 +112,7 @@ pub(super) fn recent(running: &Running, length: Duration) -> Result<Vec<u8>, Gue
 
 fn expect_complete(outcome: &Outcome, recording: &Recording) -> Result<(), GuestError> {
     if let Some(reason) = &outcome.incomplete {
-        return Err(GuestError::Incomplete(reason.to_string()));
+        return Err(GuestError::Incomplete(advised(reason)));
     }
     match &recording.completeness {
         Completeness::Incomplete(reason) => Err(GuestError::Incomplete(reason.clone())),

@@ -37,10 +37,15 @@ impl AccessArguments {
         Timeouts { connect: self.timeout, answer: self.timeout }
     }
 
-    /// Reads the key, if a file is named; an empty variable counts as unset.
-    pub(super) fn access(&self) -> Result<Access, Failure> {
+    /// The key file, if one is named; an empty variable counts as unset.
+    pub(super) fn key_file(&self) -> Option<PathBuf> {
         let named = || std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
-        match self.key_file.clone().or_else(|| named().map(Into::into)) {
+        self.key_file.clone().or_else(|| named().map(Into::into))
+    }
+
+    /// Reads the key.
+    pub(super) fn access(&self) -> Result<Access, Failure> {
+        match self.key_file() {
             Some(path) => Ok(Key::read(&path)?.into()),
             None => Ok(Access::Open),
         }

@@ -12,6 +12,7 @@ use super::outputs::no_input_is_replaced;
 use super::print;
 use crate::caller_table::{ImageTable, block_bytes};
 use crate::output::AtomicFile;
+use crate::printable::path_word;
 use crate::profile::BuildId;
 use crate::symbols::{Image, ImageOptions};
 
@@ -105,20 +106,20 @@ impl Summary<'_> {
 
     fn text(&self) -> String {
         let tally = self.table.tally();
-        let path = self.path.display();
         let mut text = format!(
-            "wrote        {path}\n\
+            "wrote        {}\n\
              rows         {} in {} bytes, from {} functions\n\
              build-id     {}\n\
              agent        needs a caller-table block of {} bytes\n\
-             next         objcopy --update-section .unikprof.callers={path} ELF; that section of \
-             the \
-             image must have {} bytes (see --help)\n",
+             next         objcopy --update-section .unikprof.callers={} ELF; that section of \
+             the image must have {} bytes (see --help)\n",
+            self.path.display(),
             self.rows,
             self.bytes,
             tally.functions,
             self.build_id(),
             self.block_bytes(),
+            path_word(self.path),
             self.bytes,
         );
         if tally.damaged > 0 {

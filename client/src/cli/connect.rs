@@ -47,6 +47,8 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
     let names = arguments.word.names().map(NameArguments::words).unwrap_or_default();
     let symbolizer = arguments.word.names().map(NameArguments::symbolizer);
     let symbolizer = symbolizer.transpose()?.unwrap_or_default();
+    let inputs = arguments.word.names().into_iter().flat_map(NameArguments::files).cloned();
+    let inputs = inputs.chain(arguments.access.key_file()).collect();
     let interrupt = match arguments.word {
         ConnectWord::Record(_)
         | ConnectWord::Top(_)
@@ -64,7 +66,7 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
             session.address()
         );
     }
-    let mut conversation = Conversation { session, interrupt, names, json: arguments.json };
+    let mut conversation = Conversation { session, interrupt, names, inputs, json: arguments.json };
     match arguments.word {
         ConnectWord::Info => conversation.info(),
         ConnectWord::Check(arguments) => conversation.check(arguments.name.as_deref()),
@@ -103,6 +105,7 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
             &mut conversation.session,
             &conversation.interrupt,
             &symbolizer,
+            &conversation.inputs,
             &arguments,
             conversation.json,
         ),
@@ -144,6 +147,8 @@ struct Conversation {
     interrupt: Interrupt,
     /// [`NameArguments::words`].
     names: String,
+    /// The files that are read.
+    inputs: Vec<PathBuf>,
     json: bool,
 }
 
@@ -229,6 +234,7 @@ impl Conversation {
         arguments: &ConnectLeaksArguments,
         symbolizer: &Symbolizer,
     ) -> Result<(), Failure> {
+        no_input_is_replaced(&self.inputs, arguments.output.as_deref())?;
         self.check_names(&arguments.names, symbolizer)?;
         let mut settings = arguments.settings()?;
         let unwinding = &arguments.unwinding;
@@ -313,7 +319,10 @@ impl Conversation {
             symbolizer,
             |session, path, observer| {
                 let outcome = record::fetch_part(session, request, asked, path, observer)?;
-                let incomplete = outcome.incomplete.map(|error| error.while_running(&name));
+                let incomplete = outcome.incomplete.map(|error| match request {
+                    Request::Copy { .. } => error.while_copying(&name),
+                    _ => error.while_running(&name),
+                });
                 Ok(Outcome { incomplete, ..outcome })
             },
         )
@@ -347,7 +356,7 @@ impl Conversation {
                 time: self.session.connected(),
             },
         )?;
-        no_input_is_replaced(names.files(), plan.files())?;
+        no_input_is_replaced(&self.inputs, plan.files())?;
         match taken {
             Some(taken) if plan.recording.is_wanted() => {
                 let path = plan.recording.path();

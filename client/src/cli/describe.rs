@@ -9,7 +9,8 @@ use unikprof_proto::message::{Counters, Overhead};
 
 use crate::agent_info::role_name;
 use crate::connection::Address;
-use crate::printable::Printable;
+pub(super) use crate::printable::word;
+use crate::printable::{Printable, path_word};
 use crate::profile::{Cost, Mapping};
 use crate::record::{self, RecorderStatus, RecordingStatus, Session, Settings};
 use crate::units::{duration, grouped, rate_text, size};
@@ -172,16 +173,6 @@ pub(super) fn discarded(name: &str, recording: u64) -> String {
     format!("recording {recording} `{}` has ended; its data was dropped\n", Printable(name))
 }
 
-/// A name as it is written on a command line.
-pub(super) fn word(name: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "-_.:@%+,/".contains(c);
-    if !name.is_empty() && name.chars().all(is_plain) {
-        name.to_owned()
-    } else {
-        format!("'{}'", Printable(name).to_string().replace('\'', r"'\''"))
-    }
-}
-
 /// Where a recording is, and what to do next; `names` are the options by which a report finds names.
 pub(super) fn written(files: &[PathBuf], names: &str) -> String {
     let mut rows = Rows::default();
@@ -191,7 +182,7 @@ pub(super) fn written(files: &[PathBuf], names: &str) -> String {
     if let [only] = files
         && only.extension().is_some_and(|ending| ending == "unikprof")
     {
-        rows.add("next", format!("unikprof-client report {}{names} --open", only.display()));
+        rows.add("next", format!("unikprof-client report {}{names} --open", path_word(only)));
     }
     rows.0
 }

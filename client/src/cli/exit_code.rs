@@ -23,6 +23,7 @@ use std::io;
 use unikprof_proto::code::refusal;
 
 use super::failure::Failure;
+use super::recover::RecoverError;
 use crate::caller_table::{CallerTableError, Note};
 use crate::connection::ConnectionError;
 #[cfg(feature = "demo")]
@@ -103,9 +104,12 @@ pub fn of_record(error: &RecordError) -> u8 {
         RecordError::Connection(error) => of_connection(error),
         RecordError::Lost { .. }
         | RecordError::HeldCut { .. }
+        | RecordError::HeldCutOnDevice
         | RecordError::GuestChanged
         | RecordError::Gone { .. } => CONNECTION,
-        RecordError::StillRunning { source, .. } => of_record(source),
+        RecordError::StillRunning { source, .. } | RecordError::CopyBroke { source, .. } => {
+            of_record(source)
+        }
         RecordError::Limit { .. }
         | RecordError::NothingWaits { .. }
         | RecordError::NotBegun { .. }
@@ -161,6 +165,7 @@ impl Failure {
             Failure::Record(error) => of_record(error),
             Failure::CallerTable(error) => of_caller_table(error),
             Failure::Key(error) => of_key_file(error),
+            Failure::Recover(RecoverError::Replaces { .. }) => OUTPUT,
             Failure::Recording(_)
             | Failure::Symbols(_)
             | Failure::Compile(_)
@@ -190,7 +195,7 @@ impl Failure {
             | Failure::Function(_)
             | Failure::Moment(_)
             | Failure::Usage(_) => USAGE,
-            Failure::Incomplete { .. } => INCOMPLETE,
+            Failure::Incomplete { .. } | Failure::OneLook => INCOMPLETE,
             Failure::Untrustworthy => UNTRUSTWORTHY,
             Failure::Diff(DiffError::NoSuchFunction { .. } | DiffError::NoWork { .. }) => USAGE,
             Failure::Diff(_) => INPUT,

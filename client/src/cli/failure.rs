@@ -78,6 +78,8 @@ pub(crate) enum Failure {
         path.display()
     )]
     Incomplete { path: PathBuf, reason: String },
+    #[error("this ended too early to tell a leak: there was only one look at what is held")]
+    OneLook,
     #[error("{source}\nthe recording itself is in {}; show it with `unikprof-client \
              report`", recording.display())]
     AfterRecording { recording: PathBuf, source: Box<Failure> },

@@ -83,7 +83,7 @@ pub(super) struct ConnectLeaksArguments {
     pub(super) unwinding: UnwindArguments,
     /// Keep the recording in this .unikprof file
     #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = "Output")]
-    output: Option<PathBuf>,
+    pub(super) output: Option<PathBuf>,
     #[command(flatten)]
     show: ShowArguments,
     #[command(flatten)]
@@ -152,6 +152,10 @@ pub(super) fn connect(
     progress.finish();
     let Outcome { path, displaced, incomplete, .. } = outcome?;
     let shown = open(&path, Reading::Salvage).map(Looked::whole).and_then(|looked| {
+        let held = looked.recording.profile.heap.as_ref().map_or(0, |heap| heap.held.len());
+        if held < 2 {
+            return Err(Failure::OneLook);
+        }
         let told = looked.recording.completeness.warning().filter(|_| incomplete.is_some());
         show(&looked, symbolizer, &arguments.show, json, told)
     });

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::failure::Failure;
 use crate::agent_info::AgentInfo;
+use crate::printable::path_word;
 use crate::profile::{Architecture, ProfileBuilder, RecordingInfo};
 #[cfg(feature = "debuginfod")]
 use crate::symbols::Debuginfod;
@@ -63,8 +64,8 @@ impl NameArguments {
     /// These options as words of a command line that finds the same names, with a space before
     /// each.
     pub(super) fn words(&self) -> String {
-        let image = self.image.iter().map(|path| format!(" --image {}", path.display()));
-        let symbols = self.symbols.iter().map(|path| format!(" --symbols {}", path.display()));
+        let image = self.image.iter().map(|path| format!(" --image {}", path_word(path)));
+        let symbols = self.symbols.iter().map(|path| format!(" --symbols {}", path_word(path)));
         let force = self.force_image.then(|| " --force-image".to_owned());
         image.chain(force).chain(symbols).collect()
     }

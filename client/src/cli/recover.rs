@@ -13,8 +13,8 @@ use super::failure::Failure;
 use super::outputs::no_input_is_replaced;
 use super::print;
 use crate::output::AtomicFile;
-use crate::printable::Printable;
-use crate::recording::{Reading, Recording};
+use crate::printable::{Printable, path_word};
+use crate::recording::{Completeness, Reading, Recording};
 use crate::recover::{Missing, Remains, Search};
 use crate::units::grouped;
 
@@ -58,8 +58,14 @@ Examples:
 pub(crate) enum RecoverError {
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("{} contains no crash dump: {why}", path.display())]
-    Nothing { path: PathBuf, why: String },
+    #[error("no crash dump in {files}: {why}")]
+    Nothing { files: String, why: &'static str },
+    #[error(
+        "{} holds a complete recording and was not replaced by what is left of one: {missing}; \
+         give another name with -o",
+        path.display()
+    )]
+    Replaces { path: PathBuf, missing: Missing },
     #[error("there are {found} crashes; there is no number {asked}")]
     NoSuchCrash { found: usize, asked: usize },
     #[error(
@@ -70,36 +76,44 @@ pub(crate) enum RecoverError {
 }
 
 pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
-    let first = &arguments.inputs[0];
     let output = output(arguments)?;
     no_input_is_replaced(&arguments.inputs, output.as_deref())?;
     let mut search = Search::default();
+    let mut warnings = Vec::new();
     for path in &arguments.inputs {
         let read = if path == Path::new(STANDARD) {
             search.read(io::stdin().lock())
         } else {
             File::open(path).and_then(|file| search.read(file))
         };
-        read.map_err(|source| RecoverError::Read { path: path.clone(), source })?;
+        let obstacle = read.map_err(|source| RecoverError::Read { path: path.clone(), source })?;
+        warnings.extend(obstacle.map(|what| format!("{} is {what}", path.display())));
     }
     if search.given_up > 0 {
-        tell!("warning: {} earlier crashes were left out to save memory", search.given_up);
+        let given_up = search.given_up;
+        warnings.push(format!("{given_up} earlier crashes were left out to save memory"));
     }
     if let Some(reason) = &search.refusal {
-        tell!("warning: a guest crashed and wrote no crash dump: {}", Printable(reason));
+        warnings.push(format!("a guest crashed and wrote no crash dump: {}", Printable(reason)));
     }
-    let obstacle = search.obstacle;
-    let why = match obstacle {
-        Some(what) => format!("the file is {what}"),
-        None if search.refusal.is_some() => "the guest wrote none, for the reason above".to_owned(),
-        None => "expected lines with `unikprof:` as in a console log, or a memory block; check \
-                         that the guest's panic handler writes the agent's crash dump"
-            .to_owned(),
+    for warning in &warnings {
+        tell!("warning: {warning}");
+    }
+    let why = match warnings.is_empty() {
+        false => "see the warning above",
+        true => {
+            "expected lines with `unikprof:` as in a console log, or a memory block; check that \
+             the guest's panic handler writes the agent's crash dump"
+        }
     };
     let all = search.finish();
     let newest = all.iter().enumerate().max_by_key(|(_, one)| (!one.file.is_empty(), one.unix_ns));
     let Some((newest, _)) = newest else {
-        return Err(RecoverError::Nothing { path: first.clone(), why }.into());
+        let files = match &arguments.inputs[..] {
+            [only] => only.display().to_string(),
+            all => format!("the {} files", all.len()),
+        };
+        return Err(RecoverError::Nothing { files, why }.into());
     };
     let number = arguments.crash.unwrap_or(newest + 1);
     let Some(remains) = number.checked_sub(1).and_then(|index| all.get(index)) else {
@@ -118,23 +132,32 @@ pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
             print(&remains.file)?;
         }
         Some(path) => {
+            if let Some(missing) = remains.missing
+                && is_complete(path)
+            {
+                return Err(RecoverError::Replaces { path: path.clone(), missing }.into());
+            }
             let file = AtomicFile::create_private(path)?;
             file.write_whole(|file| file.write_all(&remains.file))?;
-            let found =
-                if arguments.json { json(&all, number, path) } else { text(&all, number, path) };
-            print(found)?;
+            print(match arguments.json {
+                true => json(&all, number, path, &warnings),
+                false => text(&all, number, path),
+            })?;
         }
     }
     match remains.missing {
         None => Ok(()),
         Some(missing) => Err(Failure::Incomplete {
             path: output.unwrap_or_else(|| STANDARD.into()),
-            reason: match obstacle {
-                Some(what) => format!("{missing}; the file is {what}"),
-                None => missing.to_string(),
-            },
+            reason: missing.to_string(),
         }),
     }
+}
+
+/// Whether a file holds a recording of which nothing is missing.
+fn is_complete(path: &Path) -> bool {
+    let recording = || Recording::open(path, Reading::Strict).ok();
+    path.is_file() && recording().is_some_and(|it| it.completeness == Completeness::Complete)
 }
 
 /// The file to write; `None` is standard output.
@@ -205,13 +228,14 @@ fn text(all: &[Remains], number: usize, path: &Path) -> String {
     format!(
         "found        crash dump{others}\n{}\
          wrote        {name}\n\
-         next         unikprof-client report {name} --image GUEST.ELF{}\n",
+         next         unikprof-client report {} --image GUEST.ELF{}\n",
         list(all, number),
+        path_word(path),
         if has_times { " --timeline" } else { "" },
     )
 }
 
-fn json(all: &[Remains], number: usize, path: &Path) -> String {
+fn json(all: &[Remains], number: usize, path: &Path, warnings: &[String]) -> String {
     let crash = |one: &Remains| {
         json!({
             "guest": one.guest,
@@ -224,6 +248,7 @@ fn json(all: &[Remains], number: usize, path: &Path) -> String {
         })
     };
     let all: Vec<_> = all.iter().map(crash).collect();
-    let value = json!({ "file": path.to_string_lossy(), "crash": number, "crashes": all });
+    let file = path.to_string_lossy();
+    let value = json!({ "file": file, "crash": number, "crashes": all, "warnings": warnings });
     format!("{value:#}\n")
 }

@@ -2,6 +2,7 @@
 //! and exit codes, output files, values of options, manual pages and completions.
 
 use std::error::Error;
+use std::path::{Path, PathBuf};
 #[cfg(unix)]
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ pub use super::install_docs::{CompletionsArguments, InstallDocsArguments};
 pub use super::name_pattern::{NamePattern, NamedAfter};
 pub use super::outputs::{ReportOutput, Target};
 pub use super::values::{nanoseconds, rate};
-use super::{install_docs, signals};
+use super::{install_docs, outputs, signals};
 use crate::exit_code;
 use crate::interrupt::Interrupt;
 use crate::output::OutputError;
@@ -71,6 +72,14 @@ pub fn run<A>(
             failure.exit_code()
         }
     }
+}
+
+/// Refuses an output that is one of these inputs, whatever links lead there.
+pub fn no_input_is_replaced<'p>(
+    inputs: impl IntoIterator<Item = &'p PathBuf>,
+    outputs: impl IntoIterator<Item = &'p Path>,
+) -> Result<(), CommandError> {
+    Ok(outputs::no_input_is_replaced(inputs, outputs)?)
 }
 
 /// Writes to stdout. A reader that has gone, as in `| head`, ends the program quietly.

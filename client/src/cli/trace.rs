@@ -1,7 +1,7 @@
 //! `connect ADDR trace`: every call of some functions, with its duration.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
@@ -16,6 +16,7 @@ use super::{print, print_local, screen, signals, values};
 use crate::interrupt::Interrupt;
 use crate::output::AtomicFile;
 use crate::plan::{self, Wanted};
+use crate::printable::path_word;
 use crate::progress::ProgressLine;
 use crate::record::{self, Outcome, RecordError, Session};
 use crate::recording::{Reading, Recording};
@@ -174,14 +175,11 @@ pub(super) fn run(
     session: &mut Session,
     interrupt: &Interrupt,
     symbolizer: &Symbolizer,
+    inputs: &[PathBuf],
     arguments: &TraceArguments,
     as_json: bool,
 ) -> Result<(), Failure> {
     let agent = session.agent().clone();
-    // Before the images are disassembled for nothing.
-    if !agent.allows_traces() {
-        return Err(RecordError::NoTraces.into());
-    }
     let default = ["-".parse().map_err(|error| Failure::Usage(format!("{error}")))?];
     let patterns = match arguments.output.as_slice() {
         [] => &default[..],
@@ -197,7 +195,11 @@ pub(super) fn run(
             time: session.connected(),
         },
     )?;
-    no_input_is_replaced(arguments.names.files(), plan.files())?;
+    no_input_is_replaced(inputs, plan.files())?;
+    // Before the images are disassembled for nothing.
+    if !agent.allows_traces() {
+        return Err(RecordError::NoTraces.into());
+    }
     for output in &plan.reports {
         let checked = check_format(output.format, !arguments.count);
         checked.map_err(|error| Failure::Usage(error.to_string()))?;
@@ -271,7 +273,7 @@ fn show(
         rows.add("wrote", file);
     }
     if let Some(path) = recording_path {
-        let command = format!("unikprof-client report {} --open", path.display());
+        let command = format!("unikprof-client report {} --open", path_word(path));
         rows.add("next", command);
     }
     print(format!("\n{}", rows.0))

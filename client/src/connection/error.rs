@@ -49,8 +49,7 @@ pub enum ConnectionError {
     /// The peer accepted the connection and sends nothing.
     #[error(
         "{address} accepted the connection, but sent nothing within {}; it is not a unikprof \
-         agent, or its guest \
-         is too busy (wait longer with --timeout)",
+         agent, or its guest is too busy (`unikprof-client connect` waits longer with --timeout)",
         std_duration(*waited)
     )]
     SilentAtOnce { address: Address, waited: Duration },
@@ -79,9 +78,8 @@ pub enum ConnectionError {
     },
     /// The agent sends no response.
     #[error(
-        "no response from the agent within {} while {doing}; its guest may be too busy (wait \
-         longer with \
-         --timeout)",
+        "no response from the agent within {} while {doing}; its guest may be too busy \
+         (`unikprof-client connect` waits longer with --timeout)",
         std_duration(*waited)
     )]
     Silent { doing: &'static str, waited: Duration },

@@ -11,6 +11,7 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 use super::{Key, KeyFormatError};
+use crate::printable::path_word;
 
 /// The longest key file: a key and some lines of comment.
 const MAX_BYTES: usize = 4096;
@@ -64,7 +65,7 @@ pub enum KeyFileError {
          the key if \
          this machine has other users",
         path.display(),
-        path.display()
+        path_word(path)
     )]
     Exposed {
         /// The file.

@@ -66,6 +66,8 @@ pub struct RecordingInfo {
     /// The names of the guests, if several were merged. A vCPU's number is then a place in this
     /// list, and stands for all vCPUs of that guest.
     pub guests: Vec<String>,
+    /// Whether something of it is missing: its counters are as far as they arrived.
+    pub is_incomplete: bool,
     /// Warnings for the user from the agent or the recording's reader.
     pub warnings: Vec<String>,
 }

@@ -464,7 +464,11 @@ impl<'a> Collector<'a> {
                 None => error.is_changed_epoch() && repeats > 0,
             };
             let Some(length) = length.filter(|_| is_gone || is_repeated) else {
-                return Err(broke_for.map_or(error, |after| RecordError::HeldCut { after }));
+                return Err(match broke_for {
+                    None => error,
+                    Some(_) if length.is_none() => RecordError::HeldCutOnDevice,
+                    Some(after) => RecordError::HeldCut { after },
+                });
             };
             self.writer.cut_to(length)?;
             self.nodes = nodes.clone();

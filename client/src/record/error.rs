@@ -8,7 +8,7 @@ use unikprof_proto::code::refusal;
 use super::snapshot::SnapshotError;
 use crate::connection::ConnectionError;
 use crate::output::OutputError;
-use crate::printable::Printable;
+use crate::printable::{Printable, word};
 use crate::recorder_status::{MOST_RECORDINGS, NotFound};
 use crate::recording::{EpochError, RecordingError};
 use crate::timeline::{MomentError, RingOrderError};
@@ -47,6 +47,12 @@ pub enum RecordError {
         /// How long it was tried.
         after: Duration,
     },
+    /// The same where nothing that was written can be taken back.
+    #[error(
+        "the connection broke before all that the guest holds had arrived, and what was written to \
+         a device cannot be taken back: write to a file"
+    )]
+    HeldCutOnDevice,
     /// The address now belongs to another guest, or to a restarted one.
     #[error(
         "the guest was restarted, replaced or suspended while the connection was down: what is \
@@ -61,11 +67,15 @@ pub enum RecordError {
     Gone { recording: u64 },
     /// The recording could not be followed to its end.
     #[error(
-        "{source}. Recording `{0}` may still be in the guest: see `check`; `stop --name {0}` ends \
-         it and fetches the rest",
-        Printable(name)
+        "{source}. Recording `{}` may still be in the guest: see `check`; `stop --name {}` ends it \
+         and fetches the rest",
+        Printable(name),
+        word(name)
     )]
     StillRunning { name: String, source: Box<RecordError> },
+    /// The recording could not be copied to its end.
+    #[error("{source}. Nothing in the guest has changed: repeat `copy --name {}`", word(name))]
+    CopyBroke { name: String, source: Box<RecordError> },
     /// A setting is outside the agent's limits.
     #[error("{setting} {asked} is outside the agent's limits: {lowest} to {highest}")]
     Limit { setting: &'static str, asked: String, lowest: String, highest: String },
@@ -204,8 +214,21 @@ impl RecordError {
     pub(crate) fn is_interrupt(&self) -> bool {
         match self {
             RecordError::Connection(error) => matches!(error, ConnectionError::Interrupted),
-            RecordError::StillRunning { source, .. } => source.is_interrupt(),
+            RecordError::StillRunning { source, .. } | RecordError::CopyBroke { source, .. } => {
+                source.is_interrupt()
+            }
             _ => false,
+        }
+    }
+
+    /// Adds that a copy changed nothing in the guest.
+    pub(crate) fn while_copying(self, name: &str) -> RecordError {
+        match self {
+            told @ (RecordError::Gone { .. }
+            | RecordError::GuestChanged
+            | RecordError::Output(_)
+            | RecordError::Unwritten { .. }) => told,
+            source => RecordError::CopyBroke { name: name.into(), source: Box::new(source) },
         }
     }
 

@@ -14,7 +14,7 @@ use super::known_nodes::NodeError;
 use crate::agent_info::{MappingError, UnknownCode};
 use crate::frame_reader::FrameReadError;
 use crate::messages::message_name;
-use crate::printable::PrintableBytes;
+use crate::printable::{PrintableBytes, path_word};
 use crate::profile::TooManyStacks;
 use crate::recover::Holder;
 use crate::timeline::RingOrderError;
@@ -176,7 +176,7 @@ fn way_out(holder: Holder, path: &Path) -> String {
         Holder::Memory => ("a memory block that contains a crash dump", "extracts the recording"),
         Holder::Core => ("a memory dump", "searches it for a crash dump"),
     };
-    format!("{is}: `unikprof-client recover {}` {makes}", path.display())
+    format!("{is}: `unikprof-client recover {}` {makes}", path_word(path))
 }
 
 fn beginning(bytes: &[u8]) -> String {

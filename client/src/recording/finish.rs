@@ -88,7 +88,7 @@ impl Contents {
             (None, None) => Completeness::Salvaged(Damage::NoEnd.to_string()),
         };
         let mut warnings = Vec::from_iter(completeness.warning());
-        if cut_epoch {
+        if cut_epoch && self.counted > 0 {
             warnings.push(format!(
                 "the last epoch is truncated: its stacks have {} {} of at least {}",
                 self.progress.samples(),
@@ -181,6 +181,7 @@ impl Contents {
         self.contradictions.extend(of_totals);
         warnings.extend(self.contradictions.iter().cloned());
         self.info.warnings = warnings;
+        self.info.is_incomplete = completeness != Completeness::Complete;
         for mapping in self.agent.mappings.iter() {
             self.builder.add_mapping(mapping.clone());
         }
@@ -280,12 +281,17 @@ impl Recording {
             architecture: info.architecture.clone(),
             ..RecordingInfo::default()
         };
+        let is_incomplete = info.is_incomplete;
         let (mut warnings, only_vcpus) = (info.warnings.clone(), info.only_vcpus.clone());
         // Which one is shown is known now.
         let told = self.span.and_then(|span| about_others(timeline, &span));
         warnings.retain(|warning| told.as_ref() != Some(warning));
-        self.profile.recording =
-            RecordingInfo { warnings, only_vcpus, ..info_of(timeline, &span, of_guest) };
+        self.profile.recording = RecordingInfo {
+            warnings,
+            only_vcpus,
+            is_incomplete,
+            ..info_of(timeline, &span, of_guest)
+        };
         self.profile = timeline.profile(&self.profile, &span, Window::ALL, None);
         self.span = Some(span);
         self.asked = None;

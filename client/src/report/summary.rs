@@ -69,7 +69,11 @@ pub(crate) fn accounting(profile: &Profile) -> String {
             .filter(|(outcome, count)| !matches!(*outcome, "recorded" | "idle") && *count != 0)
             .map(|(outcome, count)| format!("{} {outcome}", grouped(count)))
             .collect();
-        let rest = if lost.is_empty() { "all accounted for".to_owned() } else { lost.join(", ") };
+        let rest = match lost.is_empty() {
+            true if info.is_incomplete => "as far as they arrived".to_owned(),
+            true => "all accounted for".to_owned(),
+            false => lost.join(", "),
+        };
         parts.push(format!("{} {one}, {rest}", grouped(c.ticks)));
     }
     parts.extend(c.missing.map(|missing| format!("{} missing", grouped(missing.max(0)))));

@@ -193,7 +193,11 @@ pub(crate) const STILL_CORRECT: &str =
 
 fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>) {
     if table.recorded == 0 {
-        let is_inside = report.symbolized.profile().recording().inside().is_some();
+        let recording = report.symbolized.profile().recording();
+        if recording.is_incomplete {
+            return;
+        }
+        let is_inside = recording.inside().is_some();
         let none = match table.unit {
             Unit::Samples if is_inside => {
                 "no samples: none is known to be of these spans".to_owned()

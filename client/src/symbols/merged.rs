@@ -104,6 +104,7 @@ impl GuestMerger {
         let all = &mut self.info;
         all.elapsed_ns = all.elapsed_ns.max(info.elapsed_ns);
         all.server_ns = all.server_ns.saturating_add(info.server_ns);
+        all.is_incomplete |= info.is_incomplete;
         let starts = [all.started_unix_ns, info.started_unix_ns];
         all.started_unix_ns = starts.into_iter().flatten().min();
         all.guests.push(name.to_owned());

@@ -832,6 +832,19 @@ fn a_dump_replaces_no_other_of_the_same_recording() {
     connect(0, &peer, "stop -o other.unikprof", here.path());
 }
 
+/// Whether there is such a file already or not.
+#[test]
+fn an_output_is_told_by_the_name_that_was_given() {
+    let here = tempfile::tempdir().unwrap();
+    fs::write(here.path().join("target"), "old").unwrap();
+    std::os::unix::fs::symlink("target", here.path().join("link.unikprof")).unwrap();
+    let peer = Peer::start(Script::default());
+    for name in ["r.unikprof", "r.unikprof", "link.unikprof"] {
+        let (told, _) = connect(0, &peer, &format!("record 1s -o {name}"), here.path());
+        has(&told, &[&format!("wrote        {name}\n")]);
+    }
+}
+
 /// Guards against characters that a terminal shows as others. Formats for programs keep them.
 #[test]
 fn text_is_in_the_characters_of_the_locale() {

@@ -157,6 +157,49 @@ fn find(log: &[u8]) -> Vec<Remains> {
     search.finish()
 }
 
+/// A log that was rotated meanwhile has only a part of what an earlier run found.
+#[test]
+fn a_part_of_a_crash_does_not_replace_all_of_it() {
+    let here = tempfile::tempdir().unwrap();
+    let recover = |code: u8, words: &[&str]| {
+        program::run(code.into(), &[&["recover"], words].concat(), here.path())
+    };
+    let lines = Crash::new(3).lines();
+    let log = here.path().join("web.log");
+    let part = || fs::write(&log, lines[..lines.len() / 2].join("\n")).unwrap();
+    part();
+    recover(exit_code::INCOMPLETE, &["web.log"]);
+    fs::write(&log, lines.join("\n")).unwrap();
+    recover(exit_code::SUCCESS, &["web.log"]);
+    let whole = fs::read(here.path().join("web.log.unikprof")).unwrap();
+    part();
+    let (_, error) = recover(exit_code::OUTPUT, &["web.log"]);
+    has(&error, &["web.log.unikprof holds a complete recording", "not replaced", "-o"]);
+    assert_eq!(fs::read(here.path().join("web.log.unikprof")).unwrap(), whole);
+    recover(exit_code::INCOMPLETE, &["web.log", "-o", "part.unikprof"]);
+}
+
+/// Guards advice that fails because of a blank or a dash in a file's name.
+#[test]
+fn the_next_command_works_whatever_the_files_name() {
+    let here = tempfile::tempdir().unwrap();
+    let lines = Crash::new(3).lines();
+    let follow = |words: &str| {
+        let script = format!("\"$0\" {words}");
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_unikprof-client")]);
+        program::finished(0, shell.current_dir(here.path())).0
+    };
+    for name in ["my log", "-dash.log", "it's"] {
+        fs::write(here.path().join(name), lines.join("\n")).unwrap();
+        let (_, error) = program::run(6, &["report", "--", name], here.path());
+        let recover = error.split('`').find_map(|part| part.strip_prefix("unikprof-client "));
+        let told = follow(recover.unwrap());
+        let next = told.lines().find_map(|line| line.strip_prefix("next         unikprof-client "));
+        follow(&next.unwrap().replace("--image GUEST.ELF", ""));
+    }
+}
+
 fn gzip(text: &str) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(text.as_bytes()).unwrap();
@@ -286,6 +329,7 @@ fn of_several_crashes_the_newest_by_its_own_time_is_taken() {
     has(&told, &["> 1  2027-01-15T08:00:00Z  web", "complete", "  2  2027-01-14T08:00:00Z  web"]);
     let written = || fs::read(directory.join("log.unikprof")).unwrap();
     assert_eq!(written(), newer.block[BlockHead::LENGTH..]);
+    fs::remove_file(directory.join("log.unikprof")).unwrap();
     write([&others, &lines[..lines.len() / 2]]);
     let (told, _) = program::run(exit_code::INCOMPLETE.into(), &["recover", "log"], directory);
     has(&told, &["> 2  2027-01-15T08:00:00Z  web", "incomplete, 6"]);

@@ -2,10 +2,10 @@
 
 use crate::peer;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::peer::program::{has, json, run};
+use crate::peer::program::{command, has, json, run, signal};
 use crate::peer::{PATIENT, Peer, Script};
 use unikprof_client::exit_code;
 use unikprof_client::profile::{Frame, Mode, Unit};
@@ -256,15 +256,42 @@ fn a_fetch_that_breaks_within_what_is_held_is_repeated_and_gives_up() {
     let greeting = 16 + peer::welcome(&script, 1_000).concat().len();
     let cut = greeting + peer::share(&script, 7, 0, 0, 0).concat().len() - 1;
     // A new connection waits for 100 ms.
-    let fetch = |times| {
+    let fetch = |times, path: &Path| {
         let peer = Peer::start(Script { cuts: vec![cut; times], ..script.clone() });
         let mut session = peer.session(Duration::from_millis(200));
-        record::fetch(&mut session, Request::Stop { recording: 0 }, &path, &mut ()).unwrap()
+        record::fetch(&mut session, Request::Stop { recording: 0 }, path, &mut ()).unwrap()
     };
-    assert!(fetch(12).incomplete.is_none());
-    let given_up = fetch(100).incomplete.unwrap();
+    assert!(fetch(12, &path).incomplete.is_none());
+    let given_up = fetch(100, &path).incomplete.unwrap();
     has(&given_up.to_string(), &["no connection lasted", "--retry"]);
     assert_eq!(exit_code::of_record(&given_up), 3);
+    let given_up = fetch(1, Path::new("/dev/null")).incomplete.unwrap();
+    has(&given_up.to_string(), &["written to a device cannot be taken back"]);
+    assert_eq!(exit_code::of_record(&given_up), 3);
+}
+
+/// Guards advice to run what was run: Ctrl-C came before there were two looks.
+#[cfg(unix)]
+#[test]
+fn leaks_that_end_before_a_second_look_say_so() {
+    let here = tempfile::tempdir().unwrap();
+    let script = Script { ends_by_itself: false, ..live(vec![held(2, 2_000, 1_000)]) };
+    for output in [&["-o", "r.unikprof"][..], &[]] {
+        let peer = Peer::start(script.clone());
+        let address = peer.address.to_string();
+        let words = [&["connect", &address, "leaks", "10h"], output].concat();
+        let mut command = command(&words, here.path());
+        let child = command.env("TMPDIR", here.path()).stderr(Stdio::piped()).spawn().unwrap();
+        peer.wait_for("check");
+        signal("INT", child.id());
+        let ended = child.wait_with_output().unwrap();
+        let told = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(8), "{told}");
+        has(&told, &["too early", "one look"]);
+        let place =
+            told.split("the recording itself is in ").nth(1).unwrap().split(';').next().unwrap();
+        Recording::open(&here.path().join(place), Reading::Strict).unwrap();
+    }
 }
 
 /// Go's tools know these types, and take the right one by default.

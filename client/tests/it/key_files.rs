@@ -101,6 +101,29 @@ fn keygen_says_what_it_made_to_programs() {
     run(2, &["keygen", "-o", "x", "--role", "root"], here.path(), None);
 }
 
+/// Guards a key or names that are lost because an output has their name.
+#[test]
+fn what_is_written_replaces_no_key_and_no_names() {
+    let here = tempfile::tempdir().unwrap();
+    let (peer, address) = agent(Some(Keyed::default()));
+    write(here.path(), "g.txt", &line(SECRET), 0o600);
+    let names = "0000000000000100 T main\n";
+    write(here.path(), "names.txt", names, 0o600);
+    for subcommand in [&["record", "1s"][..], &["leaks", "1h"], &["dump"], &["trace", "main"]] {
+        for output in ["g.txt", "./names.txt"] {
+            let connect = ["connect", &address, "--key-file", "g.txt"];
+            let outputs = ["--symbols", "names.txt", "-o", output];
+            let words = [&connect[..], subcommand, &outputs].concat();
+            let [_, stderr] = run(2, &words, here.path(), None);
+            has(&stderr, &["is read: it would be replaced"]);
+        }
+    }
+    let words = ["connect", &address, "record", "1s", "-o", "g.txt"];
+    let [_, stderr] = run(2, &words, here.path(), Some("g.txt"));
+    has(&stderr, &["is read: it would be replaced"]);
+    assert_eq!(peer.asked("start") + peer.asked("dump"), 0);
+}
+
 #[test]
 fn a_file_that_others_can_read_is_refused_with_what_to_run() {
     let here = tempfile::tempdir().unwrap();

@@ -200,9 +200,9 @@ fn a_start_whose_answer_is_lost_is_repeated() {
         let cuts = [vec![cut], vec![20; 1000]].concat();
         let peer = Peer::start(Script { cuts, ..script.clone() });
         let _ = std::fs::remove_file(directory.path().join("r.unikprof"));
-        let words = [words, &["--name", "n", "--retry", "300ms"]].concat();
+        let words = [words, &["--name", "n m", "--retry", "300ms"]].concat();
         let (_, stderr) = program::connect(3, &peer, &words, directory.path());
-        assert!(stderr.contains("`stop --name n` ends it"), "{stderr}");
+        assert!(stderr.contains("`stop --name 'n m'` ends it"), "{stderr}");
     }
 }
 

@@ -115,6 +115,27 @@ fn nothing_is_an_error_that_says_why() {
     }
 }
 
+/// A file that cannot be read may hold a newer crash than those that were found.
+#[test]
+fn each_file_that_cannot_be_read_is_told_by_its_own_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    fs::write(directory.join("console.log"), log([&[1; 500], &[2; 90]])).unwrap();
+    fs::write(directory.join("nothing.log"), "guest: up\n").unwrap();
+    fs::write(directory.join("console.log.1.xz"), b"\xfd7zXZ\0").unwrap();
+    fs::write(directory.join("console.log.2.gz"), b"\x1f\x8b\x08\0\0\0\0\0\0\x03").unwrap();
+    let unread = ["console.log.1.xz is compressed by xz", "console.log.2.gz is compressed by gzip"];
+    let names = ["console.log", "console.log.1.xz", "console.log.2.gz", "--json"];
+    let (told, error) = expect(exit_code::SUCCESS, directory, &names);
+    has(&error, &unread);
+    let told = program::json(&told);
+    let warnings = told["warnings"].as_array().unwrap();
+    assert_eq!(warnings.len(), 2, "{told}");
+    has(warnings[1].as_str().unwrap(), &unread[1..]);
+    let (_, error) = expect(exit_code::INPUT, directory, &["nothing.log", "console.log.1.xz"]);
+    has(&error, &[unread[0], "no crash dump in the 2 files"]);
+}
+
 /// Guards against a log that is replaced by what was found in it.
 #[test]
 fn an_output_that_is_an_input_is_refused() {

@@ -3,7 +3,10 @@
 
 use std::fs;
 
-use crate::peer::{Peer, Script, program};
+use std::time::Duration;
+
+use crate::peer::{self, Peer, Script, program};
+use unikprof_client::record::{self, Request};
 
 const NO_IMAGE: &str = "warning: no image for /boot/guest.elf";
 
@@ -51,4 +54,35 @@ fn a_late_sample_is_said_to_be_late_and_no_more() {
     let words = ["report", "run.unikprof", "--format", "folded"];
     let (folded, _) = program::run(0, &words, folder.path());
     assert!(folded.contains(";[sample arrived late] 2"), "{folded}");
+}
+
+/// Guards a broken fetch that reads as an idle guest, or with samples that are missing or too many.
+#[test]
+fn a_fetch_that_broke_is_told_as_no_more_than_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.unikprof");
+    let script = Script { aged: 2, ..Script::default() };
+    let greeting = 16 + peer::welcome(&script, 1_000).concat().len();
+    let epoch = peer::share(&script, 7, 0, 0, 0).concat().len();
+    let mut reports = 0;
+    for cut in (0..2 * epoch).step_by(epoch / 12) {
+        let cuts = [vec![greeting + 16 + cut], vec![20; 100]].concat();
+        let peer = Peer::start(Script { cuts, ..script.clone() });
+        let mut session = peer.session(Duration::ZERO);
+        let request = Request::Stop { recording: 0 };
+        let Ok(outcome) = record::fetch(&mut session, request, &path, &mut ()) else {
+            continue;
+        };
+        if outcome.incomplete.is_none() {
+            continue;
+        }
+        reports += 1;
+        let (text, _) = program::run(0, &["report", "run.unikprof"], folder.path());
+        assert!(text.contains("the recording is incomplete"), "{text}");
+        assert!(text.matches("is truncated").count() <= 1, "{text}");
+        for word in ["did not run", "all accounted", " missing", "add up", "at least 0"] {
+            assert!(!text.contains(word), "{word}: {text}");
+        }
+    }
+    assert!(reports > 3, "{reports}");
 }

@@ -380,6 +380,18 @@ fn a_line_that_is_cut_within_a_ring_leaves_no_half_of_it() {
     }
 }
 
+/// Guards advice that ends a flight recorder: a copy has changed nothing in the guest.
+#[test]
+fn a_copy_that_breaks_is_to_be_made_again() {
+    let here = tempfile::tempdir().unwrap();
+    let length = honest().records[0].len();
+    let peer = Peer::start(script(Ring { closes_after: Some(length / 2), ..honest() }));
+    let words = ["--retry", "0s", "copy", "-o", "r.unikprof"];
+    let (_, stderr) = connect(8, &peer, &words, here.path());
+    assert!(stderr.contains("`copy --name default`"), "{stderr}");
+    assert!(!stderr.contains("stop"), "{stderr}");
+}
+
 /// Ctrl-C is how following ends: in good order also where the agent owes an answer.
 #[cfg(unix)]
 #[test]

@@ -7,8 +7,8 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 use unikprof_client::cli::shared::{
-    CommandError, NamePattern, NamedAfter, ReportOutput, Target, interrupt, nanoseconds, print,
-    print_text, rate,
+    CommandError, NamePattern, NamedAfter, ReportOutput, Target, interrupt, nanoseconds,
+    no_input_is_replaced, print, print_text, rate,
 };
 use unikprof_client::exit_code;
 use unikprof_client::output::OutputError;
@@ -81,6 +81,8 @@ fn label(text: &str) -> Result<(String, String), String> {
 
 const SOME_GUESTS: &str = "some guests were not recorded, or not completely";
 
+const OTHER_NAMES: &str = "some recordings have other names: theirs were taken meanwhile";
+
 pub(super) fn run(arguments: &RecordArguments) -> Result<(), CommandError> {
     if arguments.mode.is_some_and(Mode::is_heap) {
         return Err(CommandError::usage(
@@ -109,6 +111,12 @@ pub(super) fn run(arguments: &RecordArguments) -> Result<(), CommandError> {
         )));
     }
     let config = Config::read(&arguments.guests)?;
+    let inputs = config.files();
+    let outputs = reports.iter().filter_map(|output| match &output.target {
+        Target::File(path) => Some(path.as_path()),
+        Target::Stdout => None,
+    });
+    no_input_is_replaced(inputs.iter().chain([&arguments.guests]), outputs)?;
     let temporary;
     let folder = match folders.first() {
         Some(pattern) => pattern.expand(&after),
@@ -128,6 +136,7 @@ pub(super) fn run(arguments: &RecordArguments) -> Result<(), CommandError> {
     };
     let recorded = record(config, &request, &folder, &interrupt)?;
     let exit_code = recorded.exit_code();
+    let problem = if recorded.is_displaced() { OTHER_NAMES } else { SOME_GUESTS };
     let keeps_files = !folders.is_empty();
     if arguments.json {
         print(as_json(&recorded, keeps_files))?;
@@ -150,7 +159,7 @@ pub(super) fn run(arguments: &RecordArguments) -> Result<(), CommandError> {
     }
     match exit_code {
         exit_code::SUCCESS => Ok(()),
-        exit_code => Err(CommandError::new(SOME_GUESTS, exit_code)),
+        exit_code => Err(CommandError::new(problem, exit_code)),
     }
 }
 
@@ -190,6 +199,10 @@ fn as_text(recorded: &FleetRecording) -> String {
                      {missing:>7}  {distance:>8}  {chance:>9}\n",
                     c.ticks, c.recorded, c.aged, c.overflow, c.lost, c.masked, c.idle
                 );
+                if let Some(reason) = &counts.displaced {
+                    let (reason, file) = (Printable(reason), counts.file.display());
+                    text += &format!("{:<width$}  {reason}; the recording is in {file}\n", "");
+                }
                 if let Some(reason) = &counts.incomplete {
                     text += &format!("{:<width$}  incomplete: {}\n", "", Printable(reason));
                 }
@@ -234,7 +247,8 @@ fn as_json(recorded: &FleetRecording, keeps_files: bool) -> String {
         Ok(counts) => json!({
             "name": guest.name,
             "address": guest.address,
-            "file": keeps_files.then_some(&counts.file),
+            "file": (keeps_files || counts.displaced.is_some()).then_some(&counts.file),
+            "displaced": counts.displaced,
             "counters": counts.counters,
             "incomplete": counts.incomplete,
             "distance": counts.distance.map(|(distance, _)| distance),
@@ -246,4 +260,38 @@ fn as_json(recorded: &FleetRecording, keeps_files: bool) -> String {
         "different": recorded.different,
     });
     format!("{all:#}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Words {
+        #[command(flatten)]
+        record: RecordArguments,
+    }
+
+    /// Guards a list of guests, a key or names that are lost because an output has their name.
+    #[test]
+    fn what_is_written_replaces_nothing_that_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let [guests, key, symbols] =
+            ["fleet.txt", "g.txt", "names.txt"].map(|name| folder.path().join(name));
+        let text = "[[guests]]\nname = \"web\"\naddress = \"127.0.0.1:1\"\n\
+                    key-file = \"g.txt\"\nsymbols = \"names.txt\"\n";
+        fs::write(&guests, text).unwrap();
+        for path in [&key, &symbols] {
+            fs::write(path, "x").unwrap();
+        }
+        for path in [&guests, &key, &symbols] {
+            let words = ["record", "1s", "--guests", guests.to_str().unwrap(), "-o"];
+            let words = words.into_iter().chain(path.to_str());
+            let refused = run(&Words::parse_from(words).record).unwrap_err();
+            assert!(format!("{refused:?}").contains("it would be replaced"), "{refused:?}");
+        }
+    }
 }

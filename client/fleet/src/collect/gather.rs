@@ -16,7 +16,7 @@ use unikprof_client::recording::{Reading, Recording, RecordingError};
 use unikprof_client::units;
 use unikprof_proto::code::state;
 
-use super::super::member::{GuestError, Member, log};
+use super::super::member::{GuestError, Member, advised, log};
 use super::super::take::symbolizer;
 use super::books::{EpochId, Span};
 use super::spool::{GuestSpool, Spool, SpoolError};
@@ -85,7 +85,7 @@ impl Drop for Place<'_> {
 enum GatherError {
     #[error(transparent)]
     Guest(#[from] GuestError),
-    #[error(transparent)]
+    #[error("{}", advised(.0))]
     Record(#[from] RecordError),
     #[error(transparent)]
     Spool(#[from] SpoolError),
@@ -269,7 +269,7 @@ impl Gatherer<'_> {
                 Err(error @ RecordError::Leased { .. }) => {
                     if !self.other.replace(true) {
                         let name = &self.member.guest.name;
-                        log(&format!("warning: {name}: {error}. It is tried again"));
+                        log(&format!("warning: {name}: {}. It is tried again", advised(&error)));
                     }
                     return Ok(());
                 }

@@ -51,7 +51,7 @@ impl Rejected {
     }
 
     /// Keeps a guest's parcel, whose file is at `path` until then, with the answer to it. Deletes
-    /// the oldest parcels while all together have too many bytes.
+    /// the oldest of the others while all together have too many bytes.
     pub(super) fn keep(
         &self,
         guest: &str,
@@ -69,10 +69,11 @@ impl Rejected {
         fs::hard_link(path, &file).or_else(|_| fs::copy(path, &file).map(drop))?;
         fs::write(text, format!("{answer}\n"))?;
         sync_folder(&self.folder)?;
-        kept.insert(name, fs::metadata(file)?.len());
+        kept.insert(name.clone(), fs::metadata(file)?.len());
         while kept.values().sum::<u64>() > self.most_bytes
-            && let Some((oldest, _)) = kept.pop_first()
+            && let Some(oldest) = kept.keys().find(|other| **other != name).cloned()
         {
+            kept.remove(&oldest);
             // One that somebody has deleted is gone too.
             let _ = self.files(&oldest).map(fs::remove_file);
         }
@@ -96,19 +97,19 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let [spool, parcel] = ["spool/", "parcel"].map(|name| place.path().join(name));
         fs::write(&parcel, [0; 100]).unwrap();
-        let keep = |from_unix_ns| {
+        let keep_within = |most_bytes, from_unix_ns| {
             let parcel_of = Parcel {
                 number: 1,
                 id: EpochId { instance: 1, epoch: 1, ended_ns: 1 },
                 outcomes: Outcomes::default(),
                 span: Span { from_unix_ns, to_unix_ns: 9 },
             };
-            let rejected = Rejected::open(&spool, "a/b", 250);
+            let rejected = Rejected::open(&spool, "a/b", most_bytes);
             rejected.keep("web", &parcel_of, &parcel, "too old").unwrap();
         };
         // One of them is rejected again by the next collector.
         for from_unix_ns in [1, 3, 3, 2] {
-            keep(from_unix_ns);
+            keep_within(250, from_unix_ns);
         }
         let folder = place.path().join("spool-rejected/a%2Fb");
         let names = ["00000000000000000002-web", "00000000000000000003-web"];
@@ -118,5 +119,12 @@ mod tests {
             let answer = fs::read_to_string(folder.join(format!("{name}.txt")));
             assert_eq!(answer.unwrap(), "too old\n");
         }
+        // The log says that it is kept, however old or large it is.
+        for (most_bytes, from_unix_ns) in [(250, 1), (50, 0)] {
+            keep_within(most_bytes, from_unix_ns);
+            let name = format!("{from_unix_ns:020}-web");
+            assert!(parcels(&folder).contains_key(&name), "{from_unix_ns}");
+        }
+        assert_eq!(parcels(&folder).len(), 1);
     }
 }
