@@ -380,7 +380,6 @@ pub(super) fn advised(error: &RecordError) -> String {
     match error {
         RecordError::Leased { .. }
         | RecordError::GuestChanged
-        | RecordError::StillRunning { .. }
         | RecordError::NothingWaits { .. }
         | RecordError::NotBegun { .. }
         | RecordError::Unwritten { .. } => {

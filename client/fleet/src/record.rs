@@ -374,11 +374,8 @@ mod tests {
     /// The program has no such subcommands.
     #[test]
     fn advice_names_the_program_that_it_is_for() {
-        let lost = ConnectionError::Closed { doing: "fetching" };
-        let source = Box::new(RecordError::from(lost));
-        let running = RecordError::StillRunning { name: "night".into(), source };
-        let told = GuestError::from(running).to_string();
-        assert!(told.contains("`stop --name night`"), "{told}");
+        let told = GuestError::from(RecordError::NotBegun { recording: 1 }).to_string();
+        assert!(told.contains("`stop --discard`"), "{told}");
         assert!(told.contains("subcommands of `unikprof-client connect"), "{told}");
     }
 }

@@ -318,12 +318,19 @@ impl Conversation {
             &arguments.names,
             symbolizer,
             |session, path, observer| {
-                let outcome = record::fetch_part(session, request, asked, path, observer)?;
-                let incomplete = outcome.incomplete.map(|error| match request {
-                    Request::Copy { .. } => error.while_copying(&name),
-                    _ => error.while_running(&name),
-                });
-                Ok(Outcome { incomplete, ..outcome })
+                let address = session.address().clone();
+                let advised = |error: RecordError| match request {
+                    Request::Copy { .. } => error.while_copying(),
+                    _ => error.while_running(&name, &address),
+                };
+                match record::fetch_part(session, request, asked, path, observer) {
+                    Ok(outcome) => {
+                        let incomplete = outcome.incomplete.map(advised);
+                        Ok(Outcome { incomplete, ..outcome })
+                    }
+                    Err(error) if error.is_broken_off() => Err(advised(error)),
+                    Err(error) => Err(error),
+                }
             },
         )
     }

@@ -6,7 +6,7 @@ use thiserror::Error;
 use unikprof_proto::code::refusal;
 
 use super::snapshot::SnapshotError;
-use crate::connection::ConnectionError;
+use crate::connection::{Address, ConnectionError};
 use crate::output::OutputError;
 use crate::printable::{Printable, word};
 use crate::recorder_status::{MOST_RECORDINGS, NotFound};
@@ -67,15 +67,15 @@ pub enum RecordError {
     Gone { recording: u64 },
     /// The recording could not be followed to its end.
     #[error(
-        "{source}. Recording `{}` may still be in the guest: see `check`; `stop --name {}` ends it \
-         and fetches the rest",
+        "{source}. Recording `{}` may still be in the guest: `unikprof-client connect {address} \
+         stop --name {}` ends it and fetches the rest",
         Printable(name),
         word(name)
     )]
-    StillRunning { name: String, source: Box<RecordError> },
+    StillRunning { name: String, address: Address, source: Box<RecordError> },
     /// The recording could not be copied to its end.
-    #[error("{source}. Nothing in the guest has changed: repeat `copy --name {}`", word(name))]
-    CopyBroke { name: String, source: Box<RecordError> },
+    #[error("{source}. Nothing in the guest has changed: try again")]
+    CopyBroke { source: Box<RecordError> },
     /// A setting is outside the agent's limits.
     #[error("{setting} {asked} is outside the agent's limits: {lowest} to {highest}")]
     Limit { setting: &'static str, asked: String, lowest: String, highest: String },
@@ -221,19 +221,29 @@ impl RecordError {
         }
     }
 
+    /// Whether the line or the user ended it.
+    pub(crate) fn is_broken_off(&self) -> bool {
+        match self {
+            RecordError::Connection(ConnectionError::Interrupted) => true,
+            RecordError::Connection(error) => error.may_be_taken_up_again(),
+            RecordError::Lost { .. } | RecordError::HeldCut { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Adds that a copy changed nothing in the guest.
-    pub(crate) fn while_copying(self, name: &str) -> RecordError {
+    pub(crate) fn while_copying(self) -> RecordError {
         match self {
             told @ (RecordError::Gone { .. }
             | RecordError::GuestChanged
             | RecordError::Output(_)
             | RecordError::Unwritten { .. }) => told,
-            source => RecordError::CopyBroke { name: name.into(), source: Box::new(source) },
+            source => RecordError::CopyBroke { source: Box::new(source) },
         }
     }
 
     /// Adds that the recording itself may continue without this client.
-    pub(crate) fn while_running(self, name: &str) -> RecordError {
+    pub(crate) fn while_running(self, name: &str, address: &Address) -> RecordError {
         match self {
             // The recording is gone, or the error names what fetches it.
             told @ (RecordError::Gone { .. }
@@ -242,7 +252,11 @@ impl RecordError {
             | RecordError::NeverBegun { .. }
             | RecordError::StillRunning { .. }
             | RecordError::Output(_)) => told,
-            source => RecordError::StillRunning { name: name.into(), source: Box::new(source) },
+            source => RecordError::StillRunning {
+                name: name.into(),
+                address: address.clone(),
+                source: Box::new(source),
+            },
         }
     }
 }

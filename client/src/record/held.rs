@@ -37,7 +37,8 @@ pub(crate) fn watch(
         Ok(false) => collector.collect(request, observer),
         Err(error) => Err(error),
     };
-    let collected = collected.map_err(|error| error.while_running(&settings.name));
+    let address = collector.session.address();
+    let collected = collected.map_err(|error| error.while_running(&settings.name, address));
     collector.finish(collected, request)
 }
 

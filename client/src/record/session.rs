@@ -199,7 +199,7 @@ impl Session {
             let (started, has_callers) = self.start_unconfirmed(settings, observer)?;
             // The agent takes any further request for the confirmation.
             let confirmed = self.check(observer);
-            let status = confirmed.map_err(|error| error.while_running(&settings.name))?;
+            let status = confirmed.map_err(|error| self.advised(error, settings))?;
             let recording = started.recording;
             if status.by_id(recording).is_some() {
                 return Ok((started, has_callers));
@@ -391,8 +391,12 @@ impl Session {
         started.map_err(|error| match error {
             RecordError::Connection(ConnectionError::Refused { .. })
             | RecordError::Connection(ConnectionError::NotAllowed { .. }) => error,
-            error => error.while_running(&settings.name),
+            error => self.advised(error, settings),
         })
+    }
+
+    fn advised(&self, error: RecordError, settings: &Settings) -> RecordError {
+        error.while_running(&settings.name, self.address())
     }
 
     /// Requests the state of the recorder and of each recording.

@@ -395,7 +395,7 @@ fn a_signal_is_told_while_the_guest_is_silent() {
     let mut child = program::command(&words, here.path()).stderr(Stdio::piped()).spawn().unwrap();
     peer.wait_for("acknowledge 7");
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    for told in ["the samples so far are kept", "`stop --name n` ends it and fetches the rest"] {
+    for told in ["the samples so far are kept", "stop --name n` ends it and fetches the rest"] {
         program::signal("INT", child.id());
         assert!(lines.any(|line| line.contains(told)), "{told}");
     }

@@ -202,7 +202,7 @@ fn a_start_whose_answer_is_lost_is_repeated() {
         let _ = std::fs::remove_file(directory.path().join("r.unikprof"));
         let words = [words, &["--name", "n m", "--retry", "300ms"]].concat();
         let (_, stderr) = program::connect(3, &peer, &words, directory.path());
-        assert!(stderr.contains("`stop --name 'n m'` ends it"), "{stderr}");
+        assert!(stderr.contains("stop --name 'n m'` ends it"), "{stderr}");
     }
 }
 
@@ -218,6 +218,23 @@ fn a_recording_that_was_not_confirmed_in_time_is_started_again() {
         let _ = std::fs::remove_file(directory.path().join("r.unikprof"));
         let (_, told) = program::connect(3, &never, words, directory.path());
         program::has(&told, &["no longer in the guest"]);
+    }
+}
+
+/// What a stop or dump has ended or set apart in the guest is fetched by the same command.
+#[test]
+fn a_fetch_of_which_nothing_arrives_says_what_fetches_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = Script { ends_by_itself: false, ..Script::default() };
+    // The status arrives.
+    let status = [peer::encode(&peer::status()), peer::encode(&peer::recording_status(false))];
+    let cut = greeting(&script) + status.concat().len() + 6;
+    for (word, told) in [("stop", "stop --name"), ("dump", "stop --name"), ("copy", "has changed")]
+    {
+        let cuts = [vec![cut], vec![20; 1000]].concat();
+        let peer = Peer::start(Script { cuts, ..script.clone() });
+        let (_, stderr) = program::connect(3, &peer, &[word, "--retry", "300ms"], directory.path());
+        program::has(&stderr, &[told]);
     }
 }
 
