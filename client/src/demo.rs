@@ -149,7 +149,8 @@ fn show(
         ("demo.pb.gz", Format::Pprof, "for `go tool pprof -http :`"),
         ("demo.txt", Format::Text, "the tables and the accounting in full"),
     ] {
-        if format == Format::Svg && !cfg!(feature = "svg") {
+        // A picture without samples, or one that is not built in.
+        if report.suits(format).is_err() {
             continue;
         }
         let file = directory.join(name);

@@ -10,6 +10,7 @@ use serde_json::json;
 use thiserror::Error;
 
 use super::failure::Failure;
+use super::output_format::OutputFormat;
 use super::outputs::no_input_is_replaced;
 use super::print;
 use crate::output::AtomicFile;
@@ -168,6 +169,13 @@ fn output(arguments: &RecoverArguments) -> Result<Option<PathBuf>, Failure> {
             "the recording and JSON cannot both go to standard output: name a file with -o".into(),
         )),
         Some(path) if path == standard => Ok(None),
+        Some(path) if matches!(OutputFormat::from_path(path), Ok(OutputFormat::Report(_))) => {
+            Err(Failure::Usage(format!(
+                "{} would be a report, and `recover` writes a recording: name it CRASH.unikprof, \
+                 then use `report`",
+                path.display()
+            )))
+        }
         Some(path) => Ok(Some(path.clone())),
         None if arguments.inputs[0] == standard => Err(Failure::Usage(
             "reading from standard input needs an output name: add -o FILE".into(),

@@ -41,7 +41,12 @@ fn verdict(recordings: &[RecordingStatus]) -> String {
     for one in lacking {
         let name = Printable(&one.name);
         let _ = writeln!(text, "`{name}` lacks samples: {}", dropped(one));
-        let _ = writeln!(text, "-> fetch more often (`dump`), or give the agent more memory");
+        let c = &one.counters;
+        let advice = match c.aged.saturating_add(c.overflow) >= c.lost.saturating_add(c.masked) {
+            true => "fetch more often (`dump`), or give the agent more memory",
+            false => "`doctor` says what helps",
+        };
+        let _ = writeln!(text, "-> {advice}");
     }
     text
 }

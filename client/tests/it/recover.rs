@@ -150,6 +150,17 @@ fn an_output_that_is_an_input_is_refused() {
     assert_eq!(fs::read_to_string(directory.join("e.log")).unwrap(), log);
 }
 
+/// It would be a recording with the name of a report.
+#[test]
+fn an_output_that_names_a_report_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("console.log"), log([&[1; 500], &[2; 90]])).unwrap();
+    let words = ["console.log", "-o", "crash.html"];
+    let (_, told) = expect(exit_code::USAGE, directory.path(), &words);
+    has(&told, &["crash.html would be a report", "`report`"]);
+    assert!(!directory.path().join("crash.html").exists());
+}
+
 /// Guards a client that reads a core into memory: cores are as large as their guests, and larger
 /// than this machine.
 #[test]
