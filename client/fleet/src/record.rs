@@ -343,7 +343,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::fs;
 
-    use unikprof_client::connection::ConnectionError;
     use unikprof_client::output::OutputError;
     use unikprof_client::record::RecordError;
 

@@ -324,10 +324,13 @@ fn chosen(
     };
     others.into_iter().find_map(|(score, other)| {
         let sets = vec![changed(found, &other), changed(&other, found)];
+        // A longer recording tells more of how they fit, and nothing of how many they are.
+        let less = other.len() as f64 - found.len() as f64;
+        let fits_better = (score - least - APART * less).max(0.0);
         // What one function explains as well as another is weighed already.
         let is_choice =
             sets.iter().all(|set| !set.is_empty()) && sets.iter().any(|set| set.len() > 1);
-        is_choice.then(|| Choice { sets, times_longer: times_longer(score - least) })
+        is_choice.then(|| Choice { sets, times_longer: times_longer(fits_better) })
     })
 }
 

@@ -63,10 +63,10 @@ impl Rate {
     }
 
     /// The rates of a function in both recordings, whose blocks are taken as alike in both as they
-    /// are together: few phases may look like none in a recording. What one of them has in no
-    /// block is new or gone, and no phase. `fading` is that [of all functions](fading).
+    /// are together: few phases may look like none in a recording. Of what is in no block of
+    /// one of them the other tells. `fading` is that [of all functions](fading).
     pub(super) fn of_both(hits: [&[Hits]; 2], of: &[Vec<f64>; 2], fading: f64) -> [Rate; 2] {
-        let neighbours = Alike::of_both(hits, of).map_or(1.0, |alike| alike.neighbours(fading));
+        let neighbours = Alike::of_both(hits, of).neighbours(fading);
         [0, 1].map(|at| Rate::of_independent(hits[at], &of[at]).with_alike(neighbours))
     }
 
@@ -193,8 +193,11 @@ pub(crate) fn factor(base: &Rate, new: &Rate) -> Option<Factor> {
     }
     let of_share = |share: f64| share / (1.0 - share) / counts.exposure;
     let (a, b) = (counts.new, counts.base);
-    let low = if a > 0.0 { of_share(beta_quantile(a, b + 1.0, LEVEL / 2.0)) } else { 0.0 };
-    let high = if b > 0.0 {
+    // Of less than a sample nothing follows.
+    let is_known = |count: f64| count == 0.0 || count >= 1.0;
+    let low =
+        if a > 0.0 && is_known(a) { of_share(beta_quantile(a, b + 1.0, LEVEL / 2.0)) } else { 0.0 };
+    let high = if b > 0.0 && is_known(b) {
         of_share(beta_quantile(a + 1.0, b, 1.0 - LEVEL / 2.0))
     } else {
         f64::INFINITY
@@ -408,10 +411,11 @@ impl Alike {
         Alike { products, blocks: of.len() as f64, recordings: 1.0 }
     }
 
-    /// Of both recordings; `None` if one of them has none of the function.
-    fn of_both(hits: [&[Hits]; 2], of: &[Vec<f64>; 2]) -> Option<Alike> {
-        let is_in_both = hits.iter().all(|hits| !hits.is_empty());
-        is_in_both.then(|| Alike::of(hits[0], &of[0]).and(&Alike::of(hits[1], &of[1])))
+    /// Of the recordings that have the function.
+    fn of_both(hits: [&[Hits]; 2], of: &[Vec<f64>; 2]) -> Alike {
+        let there = hits.iter().zip(of).filter(|(hits, _)| !hits.is_empty());
+        let all = there.map(|(hits, of)| Alike::of(hits, of));
+        all.reduce(|all, next| all.and(&next)).unwrap_or_default()
     }
 
     fn and(self, other: &Alike) -> Alike {
@@ -455,7 +459,8 @@ pub(super) fn fading<'h>(
     of: &[Vec<f64>; 2],
     functions: impl Iterator<Item = [&'h [Hits]; 2]>,
 ) -> f64 {
-    let all = functions.filter_map(|hits| Alike::of_both(hits, of));
+    let in_both = functions.filter(|hits| hits.iter().all(|hits| !hits.is_empty()));
+    let all = in_both.map(|hits| Alike::of_both(hits, of));
     let together = all.reduce(|all, next| Alike { products: all.and(&next).products, ..all });
     let known = together.filter(Alike::is_known);
     known.map_or(0.0, |all| (all.correlation(2) / all.correlation(1)).clamp(0.0, Alike::MOST))
@@ -741,6 +746,9 @@ mod tests {
             }
         }
         assert_eq!(factor(&counts(0.0, 9.0), &counts(0.0, 9.0)), None);
+        let little = Rate { variance: 1.0, ..counts(1.0, 4.0) };
+        let found = factor(&little, &little).unwrap();
+        assert_eq!((found.low, found.high), (0.0, f64::INFINITY), "less than a sample");
         assert_eq!(factor(&counts(1.0, 9.0), &counts(0.0, 0.0)), None);
     }
 
@@ -804,19 +812,20 @@ mod tests {
         assert_eq!(permuted[1], None, "seven blocks are too few");
     }
 
-    /// A phase of half a recording tells little of how much there is of it in another one, but what
-    /// no block of the other has is gone.
+    /// A phase of half a recording tells little of how much there is of it in another one, which may
+    /// have begun behind it. What had no phases and is in no block of the other is gone.
     #[test]
-    fn what_vanished_is_no_phase() {
+    fn a_phase_may_be_missing_by_chance_and_a_steady_function_is_gone() {
         let of = [vec![100.0; 40], vec![100.0; 40]];
         let phase: Vec<Hits> = (0..20).map(|block| (block, 90.0)).collect();
         let rest: Vec<Hits> = (0..40).map(|block| (block, 10.0)).collect();
-        let chance_of = |new: &[Hits]| {
-            let [base, new] = Rate::of_both([&phase, new], &of, 0.0);
+        let chance_of = |base: &[Hits], new: &[Hits]| {
+            let [base, new] = Rate::of_both([base, new], &of, 0.0);
             least_chance(&base, &new).max(chance(&base, &new))
         };
-        assert!(chance_of(&[]) < 1e-4);
-        assert!(chance_of(&rest) > 0.1);
+        assert!(chance_of(&rest, &[]) < 1e-4);
+        assert!(chance_of(&phase, &[]) > 0.01);
+        assert!(chance_of(&phase, &rest) > 0.1);
     }
 
     /// 150,000 samples a side show a function of 10 % that is slower by 5 %, among 50 functions.

@@ -1,5 +1,6 @@
 //! A comparison for people.
 
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use super::cause::Either;
@@ -40,9 +41,14 @@ pub(super) fn write(
     let said = |line: &str| basis.iter().find(|(name, _)| *name == line).map(|(_, line)| line);
     let no_cause = said("result").filter(|_| !answer.iter().any(|(name, _)| *name == "cause"));
     let found = answer.iter().map(|(name, line)| (*name, line));
-    for (name, line) in found.chain(no_cause.map(|line| ("", line))).take(FINDINGS) {
-        let head = if name == "all time" { "  all time: " } else { "  " };
+    let found: Vec<_> = found.chain(no_cause.map(|line| ("", line))).collect();
+    for (name, line) in found.iter().take(FINDINGS) {
+        let head = if *name == "all time" { "  all time: " } else { "  " };
         paragraph(&mut text, head, line, width);
+    }
+    let more = found.len().saturating_sub(FINDINGS);
+    if more > 0 {
+        let _ = writeln!(text, "  and {more} more: the table shows them");
     }
     out.write_all(text.as_bytes())?;
     write_functions(of, top, columns, out)?;
@@ -134,7 +140,8 @@ fn cause(of: &Comparison<'_>, function: &Function) -> Option<String> {
         Role::Carries | Role::Displaced => return None,
     };
     if let Some(others) = others {
-        let way = if function.own.difference() < 0.0 { "to" } else { "from" };
+        let has_less = factor.map_or(function.own.difference() < 0.0, |it| it.factor < 1.0);
+        let way = if has_less { "to" } else { "from" };
         let listed = others.iter().map(|name| format!("`{name}`"));
         return Some(format!("`{name}`: moved {way} {}", listed.collect::<Vec<_>>().join(", ")));
     }
@@ -148,7 +155,11 @@ fn cause(of: &Comparison<'_>, function: &Function) -> Option<String> {
 }
 
 fn takes(Factor { factor, low, high }: &Factor) -> String {
-    format!("takes {factor:.2} times as long ({low:.2} to {high:.2})")
+    let to = match high.is_finite() {
+        true => format!("to {high:.2}"),
+        false => "or more".to_owned(),
+    };
+    format!("takes {factor:.2} times as long ({low:.2} {to})")
 }
 
 /// The explanations of which one is part of the cause, and how to find out which.
@@ -317,9 +328,15 @@ pub(super) fn verdict(of: &Comparison<'_>, function: &Function) -> &'static str 
         Some(Role::Moved { .. }) => "moved",
         Some(Role::Cause(_)) if function.own.base == 0.0 => "new",
         Some(Role::Cause(_)) if function.own.new == 0.0 => "gone",
-        Some(Role::Cause(_)) if function.own.difference() > 0.0 => "slower",
-        Some(Role::Cause(_)) => "faster",
+        Some(Role::Cause(factor)) => way(&function.own, factor.as_ref()),
     }
+}
+
+/// Whether a function takes longer. Its share says less than its factor: it falls where another one
+/// became slower still.
+fn way(own: &Change, factor: Option<&Factor>) -> &'static str {
+    let is_slower = factor.map_or(own.difference() > 0.0, |factor| factor.factor > 1.0);
+    if is_slower { "slower" } else { "faster" }
 }
 
 /// The interval of a relative change.
@@ -336,9 +353,33 @@ pub(crate) fn interval_of(factor: Option<Factor>) -> String {
         change if change.abs() < 9.95 => format!("{change:+.1}"),
         change => format!("{change:+.0}"),
     };
-    if high.is_infinite() {
+    if low == 0.0 && high.is_infinite() {
+        "-".to_owned()
+    } else if high.is_infinite() {
         format!("{} % or more", percent(low))
     } else {
         format!("{} to {} %", percent(low), percent(high))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slower_function_with_a_smaller_share_is_not_called_faster() {
+        let factor = Factor { factor: 1.43, low: 1.39, high: 1.48 };
+        let own = Change { base: 0.4, new: 0.29, factor: None };
+        assert_eq!(way(&own, Some(&factor)), "slower");
+        assert_eq!(way(&own, None), "faster");
+    }
+
+    #[test]
+    fn bounds_that_nothing_tells_are_not_shown() {
+        let high = f64::INFINITY;
+        let told = |low| interval_of(Some(Factor { factor: 1.5, low, high }));
+        assert_eq!([told(0.0), told(1.2)], ["-", "+20 % or more"]);
+        let all = takes(&Factor { factor: 1.5, low: 1.2, high });
+        assert_eq!(all, "takes 1.50 times as long (1.20 or more)");
     }
 }

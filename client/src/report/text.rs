@@ -191,7 +191,11 @@ fn write_functions(
         }
     );
     writeln!(out)?;
-    write_paragraph("", &title, options.columns.unwrap_or(DEFAULT_COLUMNS), out)?;
+    let columns = options.columns.unwrap_or(DEFAULT_COLUMNS);
+    write_paragraph("", &title, columns, out)?;
+    if let Some(line) = warnings::about_long_run(table) {
+        write_paragraph("", &line, columns, out)?;
+    }
     write_shown(report, table, out)?;
     if top == 0 {
         return Ok(());

@@ -191,6 +191,17 @@ pub(crate) const LESS_STEAL: &str = "give the guest more weight, or use a less b
 pub(crate) const STILL_CORRECT: &str =
     "shares are of running time and remain correct, but there are fewer samples";
 
+/// How far another recording may differ, if by more than the intervals of this one.
+pub(crate) fn about_long_run(table: &FunctionTable) -> Option<String> {
+    let (row, interval) = table.long_run?;
+    Some(format!(
+        "another recording may differ by more: in the long run `{}` has {:.1} to {:.1} %",
+        table.rows[row].text,
+        interval.low * 100.0,
+        interval.high * 100.0
+    ))
+}
+
 fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>) {
     if table.recorded == 0 {
         let recording = report.symbolized.profile().recording();

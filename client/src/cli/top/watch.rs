@@ -14,7 +14,7 @@ use crate::record::{self, Keep, LiveReader, RecordError, RecordingStatus, Sessio
 use crate::recording::Recording;
 use crate::report::running::{RunningTable, Summary};
 use crate::report::shares::Shares;
-use crate::report::{FunctionRow, FunctionTable, Report, ReportOptions, TimelineView};
+use crate::report::{FunctionRow, FunctionTable, Report, ReportOptions, TimelineView, warnings};
 use crate::symbols::{KnownNames, Symbolized, Symbolizer};
 use crate::timeline::{Timeline, Window};
 
@@ -205,6 +205,7 @@ impl<'a> Watch<'a> {
         let about_the_window = recent.recording().warnings.iter();
         let about_the_window = about_the_window.skip(whole.recording().warnings.len());
         let names_missing = symbolized.warnings().iter().map(ToString::to_string);
+        let elsewhere = warnings::about_long_run(table);
         Ok(Some(Picture {
             guest: recording.agent.guest_name.clone().unwrap_or_default(),
             recording: status.name.clone(),
@@ -217,7 +218,7 @@ impl<'a> Watch<'a> {
             recent: Summary::of(&recent),
             since_start: self.since_start.summary(),
             rows: rows.into_values().collect(),
-            warnings: about_the_window.cloned().chain(names_missing).collect(),
+            warnings: about_the_window.cloned().chain(names_missing).chain(elsewhere).collect(),
         }))
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{Finding, Found, Subject, Time, WindowOf, score};
 use crate::printable::Printable;
-use crate::timeline::{CounterSeries, Window};
+use crate::timeline::{CounterSeries, Ring, Window};
 use crate::units::grouped;
 
 pub(super) const RULE: &str = "rising counter";
@@ -72,6 +72,11 @@ fn changed_rate(time: &Time<'_>, series: &CounterSeries) -> Option<Finding> {
     let from_ns = time.window.from_ns.max(first_ns);
     let part_ns = Window { from_ns, ..time.window }.length_ns().div_ceil(PARTS).max(1);
     let mut rises = [0.0; PARTS as usize];
+    // Of what rose while records were missing it is not known when.
+    let mut gaps = time.view.timeline.rings().iter().flat_map(Ring::all_gaps);
+    if gaps.any(|gap| gap.and(time.window).length_ns() > 0) {
+        return None;
+    }
     for (between, step) in series.growth(&[])? {
         let part = between.to_ns.saturating_sub(from_ns) / part_ns;
         rises[part.min(PARTS - 1) as usize] += step;
@@ -131,5 +136,8 @@ fn counts_what_is_held(name: &str) -> bool {
         "waiting",
     ];
     let name = name.to_lowercase().replace(['_', '-'], " ");
-    HELD.iter().any(|held| name.contains(held))
+    // What was done with it is counted up.
+    const DONE: [&str; 7] = ["done", "hits", "misses", "opened", "sent", "served", "total"];
+    let is_done = name.split(' ').any(|word| DONE.contains(&word));
+    !is_done && HELD.iter().any(|held| name.contains(held))
 }

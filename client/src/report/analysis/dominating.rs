@@ -70,7 +70,8 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     };
     let text = subject.text(label);
     // Whatever calls it: its row has all of its samples.
-    let row = table.rows.iter().find(|row| row.text == text);
+    let function = subject.report.labels.all()[label as usize].function;
+    let row = table.rows.iter().find(|row| row.function == function && row.text == text);
     let Some(share) = row.map(|row| row.total_share).filter(|share| share.low >= HALF) else {
         return Ok(Vec::new());
     };
@@ -259,7 +260,9 @@ impl Calls {
     ) -> Option<(LabelId, Vec<LabelId>)> {
         let mut candidates: Vec<(LabelId, u64)> =
             self.total.iter().map(|(label, total)| (*label, *total)).collect();
-        candidates.retain(|(label, total)| is_own(*label) && (*total as f64) < whole as f64 * WAY);
+        candidates.retain(|(label, total)| {
+            is_own(*label) && (least..whole as f64 * WAY).contains(&(*total as f64))
+        });
         candidates.sort_unstable_by_key(|(label, total)| (std::cmp::Reverse(*total), *label));
         let leaves =
             |label: &LabelId| self.innermost.get(label).is_some_and(|count| *count as f64 >= least);
@@ -275,7 +278,8 @@ impl Calls {
         let mut candidates = candidates.filter(|(label, chain)| {
             leaves(label) || !chain.is_empty() && is_one_of_several(*label)
         });
-        candidates.next()
+        // What calls it is the way to it, as an executor is.
+        candidates.next_back()
     }
 }
 

@@ -867,6 +867,10 @@ fn intervals_of_a_recording_and_of_the_long_run_hold_what_they_are_of() {
             of_itself += u32::from((interval.low..=interval.high).contains(&own));
             let Some((top, interval)) = table.long_run else { return };
             told += 1;
+            let mut text = Vec::new();
+            report.write(Format::Text, &mut text).unwrap();
+            let text = String::from_utf8(text).unwrap();
+            assert!(text.contains("another recording may differ by more: in the long run `"));
             assert_eq!(top, 0);
             let truth = if table.rows[0].text == "hot" { 0.45 } else { 0.55 };
             of_process += u32::from((interval.low..=interval.high).contains(&truth));
