@@ -337,6 +337,12 @@ fn two_signals_while_a_dump_is_acknowledged_lose_nothing() {
     client.send(child.id()).unwrap();
     let ended = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(ended.stderr).unwrap();
+    // A busy machine delivers them late: then the recording is safe, and the report not wanted.
+    if ended.status.code() == Some(130) {
+        let place = stderr.split("the recording is in ").nth(1).unwrap().lines().next().unwrap();
+        assert_eq!(read(Path::new(place)).profile.sample_count(), script.samples());
+        return;
+    }
     assert_eq!(ended.status.code(), Some(0), "{stderr}");
     let report = std::fs::read_to_string(here.path().join("r.folded")).unwrap();
     let counts = report.lines().map(|line| line.rsplit(' ').next().unwrap());
