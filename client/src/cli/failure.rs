@@ -1,7 +1,7 @@
 //! The program's errors.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
@@ -80,8 +80,7 @@ pub(crate) enum Failure {
     Incomplete { path: PathBuf, reason: String },
     #[error("this ended too early to tell a leak: there was only one look at what is held")]
     OneLook,
-    #[error("{source}\nthe recording itself is in {}; show it with `unikprof-client \
-             report`", recording.display())]
+    #[error("{source}\n{}", place_of(recording))]
     AfterRecording { recording: PathBuf, source: Box<Failure> },
     /// An error that has been printed.
     #[error("an error was printed")]
@@ -102,6 +101,11 @@ pub(crate) enum Failure {
     #[cfg(feature = "demo")]
     #[error(transparent)]
     Demo(#[from] crate::demo::DemoError),
+}
+
+fn place_of(recording: &Path) -> String {
+    let path = recording.display();
+    format!("the recording itself is in {path}; show it with `unikprof-client report`")
 }
 
 impl From<CommandError> for Failure {
@@ -142,10 +146,7 @@ impl Failure {
             Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
             Failure::Untrustworthy | Failure::Slower | Failure::Told { .. } => None,
             Failure::AfterRecording { recording, source } if source.text().is_none() => {
-                let path = recording.display();
-                Some(format!(
-                    "the recording itself is in {path}; show it with `unikprof-client report`"
-                ))
+                Some(place_of(recording))
             }
             other => Some(other.to_string()),
         }

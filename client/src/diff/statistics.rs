@@ -194,10 +194,8 @@ pub(crate) fn factor(base: &Rate, new: &Rate) -> Option<Factor> {
     let of_share = |share: f64| share / (1.0 - share) / counts.exposure;
     let (a, b) = (counts.new, counts.base);
     // Of less than a sample nothing follows.
-    let is_known = |count: f64| count == 0.0 || count >= 1.0;
-    let low =
-        if a > 0.0 && is_known(a) { of_share(beta_quantile(a, b + 1.0, LEVEL / 2.0)) } else { 0.0 };
-    let high = if b > 0.0 && is_known(b) {
+    let low = if a >= 1.0 { of_share(beta_quantile(a, b + 1.0, LEVEL / 2.0)) } else { 0.0 };
+    let high = if b >= 1.0 {
         of_share(beta_quantile(a + 1.0, b, 1.0 - LEVEL / 2.0))
     } else {
         f64::INFINITY
@@ -702,8 +700,6 @@ mod tests {
         assert!((chance - 112.0 / 1024.0).abs() < 1e-6, "{chance}");
     }
 
-    /// The test says no change exactly where the interval holds 1, on both sides of what counts as
-    /// many.
     /// A long recording's blocks hold more, and say no more of how alike neighbours are.
     #[test]
     fn likeness_does_not_depend_on_what_a_block_holds() {
@@ -726,6 +722,8 @@ mod tests {
         assert_eq!(permuted(&of, &[hits], fading(&of, [hits].into_iter())), [Some(1.0)]);
     }
 
+    /// The test says no change exactly where the interval holds 1, on both sides of what counts as
+    /// many.
     #[test]
     fn the_test_and_the_interval_agree() {
         for base in [0.0, 1.0, 7.0, 300.0, 999.0, 1_500.0, 1e6] {

@@ -182,8 +182,8 @@ impl Image {
 /// The first build-id among a file's notes. Sections whose alignment is neither 4 nor 8 have no
 /// readable notes and are passed over: Unikraft's `.note.Xen` on aarch64 is aligned to 16.
 fn build_id<'a>(file: &ElfFile<'a>) -> object::Result<Option<&'a [u8]>> {
-    let mut sections = file.sections().filter(|section| section.kind() == SectionKind::Note);
-    let mut sections = sections.by_ref().peekable();
+    let notes = file.sections().filter(|section| section.kind() == SectionKind::Note);
+    let mut sections = notes.peekable();
     if sections.peek().is_none() {
         // A file without sections has notes in segments.
         return file.build_id();

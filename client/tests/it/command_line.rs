@@ -10,8 +10,7 @@ use std::sync::Arc;
 
 use crate::peer::program::has;
 use crate::peer::{Peer, Script, program};
-use unikprof_proto::code::{message_type as types, mode, refusal};
-use unikprof_proto::live;
+use unikprof_proto::code::{message_type as types, refusal};
 use unikprof_proto::preamble::{self, Preamble, VersionRange};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_unikprof-client");
@@ -511,6 +510,14 @@ fn a_disk_that_fills_up_keeps_what_the_guest_has_cleared() {
     assert!(out.contains("the recording is incomplete"), "{out}");
 }
 
+/// An older epoch and one that breaks for good within the last 1,000 bytes of the file or so.
+fn broken_near_its_end(folder: &Path) -> Script {
+    let script = Script { vcpus: vec![many_stacks()], older_epoch: true, ..Script::default() };
+    connect(0, &Peer::start(script.clone()), "dump -o whole.unikprof", folder);
+    let whole = fs::metadata(folder.join("whole.unikprof")).unwrap();
+    Script { cuts: [vec![whole.len() as usize - 1_000], vec![20; 100]].concat(), ..script }
+}
+
 /// An older epoch is safe on disk, and cleared in the guest, when the line breaks within the next
 /// one and the disk has no room to say so: the file is kept, and what is told is that it is
 /// incomplete.
@@ -518,17 +525,10 @@ fn a_disk_that_fills_up_keeps_what_the_guest_has_cleared() {
 #[test]
 fn a_line_that_breaks_and_a_full_disk_keep_what_the_guest_has_cleared() {
     let here = tempfile::tempdir().unwrap();
-    let script = Script { vcpus: vec![many_stacks()], older_epoch: true, ..Script::default() };
-    let peer = Peer::start(script.clone());
-    connect(0, &peer, "dump -o whole.unikprof", here.path());
-    let whole = fs::metadata(here.path().join("whole.unikprof")).unwrap();
+    let script = broken_near_its_end(here.path());
     let dump = |limit: &str| {
         let _ = fs::remove_file(here.path().join("cut.unikprof"));
-        // It breaks within the last 1,000 bytes of the file or so.
-        let peer = Peer::start(Script {
-            cuts: [vec![whole.len() as usize - 1_000], vec![20; 100]].concat(),
-            ..script.clone()
-        });
+        let peer = Peer::start(script.clone());
         let address = peer.address.to_string();
         let dump = format!("connect {address} --retry 300ms dump -o cut.unikprof");
         let output = run_after(limit, &dump, here.path());
@@ -552,17 +552,13 @@ fn a_line_that_breaks_and_a_full_disk_keep_what_the_guest_has_cleared() {
 #[test]
 fn an_incomplete_recording_is_told_beside_all_else_that_fails() {
     let here = tempfile::tempdir().unwrap();
-    let script = Script { vcpus: vec![many_stacks()], older_epoch: true, ..Script::default() };
-    let peer = Peer::start(script.clone());
-    connect(0, &peer, "dump -o whole.unikprof", here.path());
-    let whole = fs::metadata(here.path().join("whole.unikprof")).unwrap();
+    let script = broken_near_its_end(here.path());
     fs::create_dir(here.path().join("folder.folded")).unwrap();
     let place = here.path().join("r.unikprof");
     let dump = |code: i32, removes: bool, outputs: &str, out: Stdio| {
         let _ = fs::remove_file(&place);
         let place = place.clone();
         let peer = Peer::start(Script {
-            cuts: [vec![whole.len() as usize - 1_000], vec![20; 100]].concat(),
             on_acknowledge: removes.then_some(Arc::new(move |_| {
                 let _ = fs::remove_file(&place);
             })),
@@ -590,17 +586,7 @@ fn an_incomplete_recording_is_told_beside_all_else_that_fails() {
 #[test]
 fn a_closed_pipe_leaves_nothing_behind() {
     let here = tempfile::tempdir().unwrap();
-    let live = Script {
-        mode: mode::LIVE,
-        interval_bytes: 64,
-        period_ns: 0,
-        vcpus: vec![vec![(0, vec![0x130, 0x110], 0)]],
-        held: vec![vec![live::Sample { node: 1, size: 64, born_ns: 1_000 }]],
-        windows: (Some(1_000_000_000), Some(500_000_000)),
-        wants_fetch: true,
-        ends_after_dumps: Some(3),
-        ..Script::default()
-    };
+    let live = Script::live();
     for (script, line) in
         [(Script::default(), "record 1s -o - --format folded"), (live, "leaks 1h")]
     {

@@ -13,7 +13,6 @@ use unikprof_client::record::{self, RecordError};
 use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_client::timeline::Window;
 use unikprof_proto::code::{message_type as types, mode, refusal};
-use unikprof_proto::live;
 use unikprof_proto::message::Started;
 use unikprof_proto::ring::kind;
 use unikprof_test_kit::assert_is;
@@ -218,17 +217,7 @@ fn a_file_that_is_removed_or_replaced_while_it_is_written_is_kept_beside() {
     };
     let folder_removed: fn(&Path) = |file| std::fs::remove_dir_all(file.parent().unwrap()).unwrap();
     let usual = script(20, 12, 3);
-    let live = Script {
-        mode: mode::LIVE,
-        interval_bytes: 64,
-        period_ns: 0,
-        vcpus: vec![vec![(0, vec![0x130, 0x110], 0)]],
-        held: vec![vec![live::Sample { node: 1, size: 64, born_ns: 1_000 }]],
-        grows: false,
-        ring: None,
-        wants_fetch: true,
-        ..usual.clone()
-    };
+    let live = Script::live();
     let record = &["record", "-o", "r.unikprof", "-o", "../r.folded"][..];
     let leaks = &["leaks", "1h", "-o", "r.unikprof"][..];
     for (harm, at, script, words) in [

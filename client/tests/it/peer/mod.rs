@@ -248,6 +248,21 @@ impl Default for Script {
 }
 
 impl Script {
+    /// A recording of what is held, which ends at the third look.
+    pub fn live() -> Script {
+        Script {
+            mode: mode::LIVE,
+            interval_bytes: 64,
+            period_ns: 0,
+            vcpus: vec![vec![(0, vec![0x130, 0x110], 0)]],
+            held: vec![vec![live::Sample { node: 1, size: 64, born_ns: 1_000 }]],
+            windows: (Some(1_000_000_000), Some(500_000_000)),
+            wants_fetch: true,
+            ends_after_dumps: Some(3),
+            ..Script::default()
+        }
+    }
+
     /// The same agent after a [`Fold`].
     pub fn folded(mut self) -> Self {
         let counted = self.vcpus[0].iter_mut().find(|node| node.2 > 0);
