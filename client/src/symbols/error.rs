@@ -41,6 +41,9 @@ pub enum SymbolError {
     /// The file begins as an ELF file but its tables make no sense.
     #[error("{} is a damaged ELF file: {problem}; rebuild it or copy it again", path.display())]
     Damaged { path: PathBuf, problem: object::Error },
+    /// The file was written to while it was read.
+    #[error("{} changed while it was read: try again when it is complete", path.display())]
+    Changed { path: PathBuf },
     /// The image is not what the guest ran.
     #[error(
         "{} is not the recorded image: expected build-id {expected}, found {}; name the image that \
@@ -121,6 +124,12 @@ pub enum SymbolWarning {
     /// The image belongs to no mapping.
     #[error("{} was not used: it matches no mapping of the recording", path.display())]
     NotUsed { path: PathBuf },
+    /// The file was written to while it was read.
+    #[error(
+        "{} changed while it was read: names of its code are missing; try again when it is complete",
+        path.display()
+    )]
+    Changed { path: PathBuf },
     /// Names from the symbol table only.
     #[error(
         "{} has no debug information: source lines and inlined functions are not shown; build it \

@@ -11,7 +11,7 @@
 //! the same. [`Builds`] matches functions by that.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::demangle::is_mangled;
 use super::ocaml;
@@ -36,6 +36,9 @@ pub(crate) struct AcrossBuilds {
     /// What tells it from the other functions of its image with this name, as in ` (a.c #2)`. Empty
     /// if it is the only one.
     pub(super) namesake: String,
+    /// The library that has it, without a version; empty if it is the program's, whose file may have
+    /// another name in each build, or not known.
+    pub(super) library: String,
     /// The build of code without a name, if known.
     pub(super) build: Option<BuildId>,
     /// Whether it is code without a name of which no table tells that it is one function.
@@ -69,6 +72,18 @@ pub(super) fn without_suffixes(name: &str) -> &str {
             None => return name,
         }
     }
+}
+
+/// The name of the function that a symbol is a copy or a part of. Unlike [`without_suffixes`] it
+/// keeps what tells functions of several files apart that were linked as one: `f.lto_priv.0` of
+/// `f.lto_priv.0.cold`, but `f` of `f.part.0.lto_priv.0`.
+pub(super) fn without_copies(name: &str) -> &str {
+    const OF_FILES: [&str; 3] = [".__uniq.", ".llvm.", ".lto_priv."];
+    let mut length = without_suffixes(name).len();
+    while let Some(number) = OF_FILES.iter().find_map(|it| name[length..].strip_prefix(it)) {
+        length = name.len() - number.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    }
+    &name[..length]
 }
 
 /// The name without the numbers that compilers give to lambdas and closures, and these: `#2` of
@@ -237,12 +252,20 @@ impl<'f> Told<'f> {
     }
 }
 
-/// Matches the functions of builds. Functions of one name are told apart only if all builds that
-/// have some have the same.
+/// The name of a library's file without its version.
+pub(super) fn without_version(library: &str) -> &str {
+    let end = library.find(".so.").map_or(library.len(), |at| at + ".so".len());
+    &library[..end]
+}
+
+/// Matches the functions of builds. Functions of one name in an image are told apart only if all
+/// builds that have some have the same; those of several images, if one build has some in several.
 #[derive(Debug, Default)]
 pub(crate) struct Builds {
-    /// By name, what tells its functions apart; `None` if builds differ in that.
-    namesakes: HashMap<String, Option<BTreeSet<String>>>,
+    /// By name and library, what tells its functions apart; `None` if builds differ in that.
+    namesakes: HashMap<String, BTreeMap<String, Option<BTreeSet<String>>>>,
+    /// The names of which one build has functions in several images.
+    in_several: HashSet<String>,
     /// The build of an image whose code has no name; `None` if builds differ or are not known.
     unnamed: HashMap<String, Option<BuildId>>,
 }
@@ -250,36 +273,52 @@ pub(crate) struct Builds {
 impl Builds {
     /// Adds the functions of a build.
     pub(crate) fn add(&mut self, functions: &[Function]) {
-        let mut added: HashMap<&str, BTreeSet<String>> = HashMap::new();
+        let mut added: HashMap<&str, BTreeMap<&str, BTreeSet<String>>> = HashMap::new();
         for Function { kind, across, .. } in functions {
-            added.entry(&across.name).or_default().insert(across.namesake.clone());
+            let of_name = added.entry(&across.name).or_default();
+            of_name.entry(&across.library).or_default().insert(across.namesake.clone());
             if *kind == FunctionKind::Address {
                 let known = self.unnamed.entry(across.name.clone());
                 let known = known.or_insert_with(|| across.build.clone());
                 *known = known.take().filter(|known| Some(known) == across.build.as_ref());
             }
         }
-        for (name, mut namesakes) in added {
-            // One of another image, or of an unknown place, which may not have run in other builds.
-            if namesakes.len() > 1 {
-                namesakes.remove("");
+        for (name, libraries) in added {
+            if libraries.len() > 1 {
+                self.in_several.insert(name.to_owned());
             }
-            match self.namesakes.get_mut(name) {
-                None => {
-                    self.namesakes.insert(name.to_owned(), Some(namesakes));
+            let known = self.namesakes.entry(name.to_owned()).or_default();
+            for (library, mut namesakes) in libraries {
+                // One of an unknown place, which may not have run in other builds.
+                if namesakes.len() > 1 {
+                    namesakes.remove("");
                 }
-                Some(known) => *known = known.take().filter(|known| *known == namesakes),
+                let same = |known: &mut Option<BTreeSet<String>>| {
+                    *known = known.take().filter(|known| *known == namesakes);
+                };
+                known.entry(library.to_owned()).and_modify(same).or_insert(Some(namesakes));
             }
         }
     }
 
     /// What a function of one of the builds is called in all of them.
     pub(crate) fn name(&self, function: &Function) -> String {
-        let AcrossBuilds { name, namesake, .. } = &function.across;
-        match self.namesakes.get(name) {
-            _ if matches!(self.unnamed.get(name), Some(Some(_))) => function.name.clone(),
-            Some(Some(_)) => format!("{name}{namesake}"),
-            _ => name.clone(),
+        let AcrossBuilds { name, namesake, library, .. } = &function.across;
+        if matches!(self.unnamed.get(name), Some(Some(_))) {
+            return function.name.clone();
+        }
+        let is_in_several = self.in_several.contains(name);
+        let mut known = self.namesakes.get(name).into_iter().flatten();
+        let are_same = match is_in_several {
+            true => known.any(|(of, namesakes)| of == library && namesakes.is_some()),
+            false => known.next().is_some_and(|(_, first)| {
+                first.is_some() && known.all(|(_, namesakes)| namesakes == first)
+            }),
+        };
+        let namesake = if are_same { namesake } else { "" };
+        match is_in_several && !library.is_empty() {
+            true => format!("{name}{namesake} ({library})"),
+            false => format!("{name}{namesake}"),
         }
     }
 }
@@ -304,6 +343,19 @@ mod tests {
             ("[u8]", "[u8]"),
         ] {
             assert_eq!(without_suffixes(name), bare);
+        }
+    }
+
+    #[test]
+    fn statics_of_several_files_are_told_from_copies() {
+        for (name, own) in [
+            ("poll.constprop.0.isra.1", "poll"),
+            ("poll.lto_priv.12.lto_priv.0.part.0.cold", "poll.lto_priv.12.lto_priv.0"),
+            ("poll.__uniq.3248.llvm.117", "poll.__uniq.3248.llvm.117"),
+            ("poll.part.0.lto_priv.1", "poll"),
+            ("poll", "poll"),
+        ] {
+            assert_eq!(without_copies(name), own);
         }
     }
 

@@ -55,12 +55,15 @@ impl Image {
 
     pub(super) fn of(path: &Path, mut bytes: ImageBytes) -> Result<Image, SymbolError> {
         let magic = bytes.get(0..bytes.length().min(4)).unwrap_or_default();
-        if magic != object::elf::ELFMAG {
+        if magic != object::elf::ELFMAG && !bytes.has_changed() {
             return Err(SymbolError::NotElf { path: path.to_owned(), found: magic.to_vec() });
         }
-        let damaged = |problem| SymbolError::Damaged { path: path.to_owned(), problem };
         // What is damaged is so for the parser, too.
         let _ = decompress_symbols(&mut bytes);
+        let damaged = |problem| match bytes.has_changed() {
+            true => SymbolError::Changed { path: path.to_owned() },
+            false => SymbolError::Damaged { path: path.to_owned(), problem },
+        };
         let file = ElfFile::parse(&bytes).map_err(damaged)?;
         let build_id = build_id(&file).map_err(damaged)?;
         let build_id = build_id.and_then(|id| BuildId::of_file(id).ok().flatten());

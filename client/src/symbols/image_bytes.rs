@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::SystemTime;
 
@@ -22,6 +23,7 @@ const ALIGNMENT: u64 = 16;
 pub(crate) struct ImageBytes {
     file: Mutex<Option<File>>,
     modified: Option<SystemTime>,
+    has_changed: AtomicBool,
     /// In the order of their places, without gaps.
     parts: Vec<Part>,
     /// All parts together, for what lies in several.
@@ -47,6 +49,7 @@ impl From<Vec<u8>> for ImageBytes {
         ImageBytes {
             file: Mutex::default(),
             modified: None,
+            has_changed: AtomicBool::new(false),
             parts: vec![part],
             whole: OnceLock::new(),
         }
@@ -67,6 +70,7 @@ impl ImageBytes {
         let part = |cut: &[u64]| Part { place: cut[0]..cut[1], bytes: OnceLock::new() };
         Ok(ImageBytes {
             modified: Some(file.metadata()?.modified()?),
+            has_changed: AtomicBool::new(false),
             file: Mutex::new(Some(file)),
             parts: cuts.windows(2).map(part).collect(),
             whole: OnceLock::new(),
@@ -75,6 +79,11 @@ impl ImageBytes {
 
     pub(crate) fn length(&self) -> u64 {
         self.parts.last().map_or(0, |part| part.place.end)
+    }
+
+    /// Whether something could not be read as the file had changed.
+    pub(super) fn has_changed(&self) -> bool {
+        self.has_changed.load(Ordering::Relaxed)
     }
 
     /// The bytes at a place; `None` if the file does not have them.
@@ -105,7 +114,9 @@ impl ImageBytes {
         file.seek(SeekFrom::Start(part.first())).ok()?;
         file.take(length).read_to_end(&mut bytes).ok()?;
         let is_same = file.metadata().ok()?.modified().ok() == self.modified;
-        (is_same && bytes.len() as u64 == length).then_some(bytes)
+        let is_same = is_same && bytes.len() as u64 == length;
+        self.has_changed.fetch_or(!is_same, Ordering::Relaxed);
+        is_same.then_some(bytes)
     }
 
     fn read_all(&self) -> Option<Vec<u8>> {

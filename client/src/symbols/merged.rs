@@ -184,6 +184,24 @@ mod tests {
         (builder.finish(), Symbolizer::new(images))
     }
 
+    /// The names of the functions that ran in each of several guests of a list.
+    fn names_across(list: &str, ran: &[&[u64]]) -> Vec<Vec<String>> {
+        let mut merger = GuestMerger::default();
+        for ran in ran {
+            let stacks: Vec<([u64; 1], u64)> = ran.iter().map(|at| ([*at], 1)).collect();
+            let stacks: Vec<(&[u64], u64)> = stacks.iter().map(|(at, n)| (&at[..], *n)).collect();
+            let (profile, symbolizer) = guest(list, &stacks);
+            merger.add("web", &symbolizer.resolve(&profile).unwrap()).unwrap();
+        }
+        let (_, names, own) = merger.finish();
+        let named = own.iter().map(|own| {
+            let mut named: Vec<_> = own.keys().map(|id| names.function(*id).name.clone()).collect();
+            named.sort_unstable();
+            named
+        });
+        named.collect()
+    }
+
     /// One build's address is another function in the other, and its compiler made a copy.
     #[test]
     fn builds_meet_by_names_and_not_by_addresses() {
@@ -221,12 +239,72 @@ mod tests {
     fn parts_of_functions_in_a_list_count_whether_they_ran_or_not() {
         let list = "1000 10 t helper\n1010 10 t helper\n1020 10 t helper.cold\n\
                     1030 10 t work\n1040 10 t work.cold\n";
+        let named = names_across(list, &[&[0x1000, 0x1010, 0x1030], &[0x1000, 0x1020, 0x1040]]);
+        let expected =
+            [["helper (#1)", "helper (#2)", "work"], ["helper (#1)", "helper (#3)", "work"]];
+        assert_eq!(named, expected);
+    }
+
+    /// Statics of several files that were linked as one, of one of which a cold part ran.
+    #[test]
+    fn statics_that_the_linker_made_one_file_of_are_told_apart() {
+        for promoted in ["lto_priv.0", "llvm.117", "__uniq.32.llvm.117"] {
+            let list = format!(
+                "1000 10 t helper\n1010 10 t helper.{promoted}\n1020 10 t helper.{promoted}.cold\n\
+                 1030 10 t work.{promoted}\n1040 10 t work.{promoted}.part.0\n"
+            );
+            let named = names_across(&list, &[&[0x1000, 0x1030], &[0x1010, 0x1020, 0x1040]]);
+            assert_eq!(named, [["helper (#1)", "work"], ["helper (#2)", "work"]], "{promoted}");
+        }
+        // The copy of a function, and not the function, was made one of several files.
+        let list = "1000 10 T helper\n1010 10 t helper.part.0.lto_priv.0\n";
+        assert_eq!(names_across(list, &[&[0x1000, 0x1010]]), [["helper"]]);
+    }
+
+    /// Of a list that has mangled names, and of one that has not.
+    #[test]
+    fn lambdas_of_a_list_are_told_apart_whichever_ran() {
+        for (names, expected) in [
+            (
+                ["_ZZ4mainENKUlvE_clEv", "_ZZ4mainENKUlvE0_clEv"],
+                "main::{lambda()}::operator()() const",
+            ),
+            (
+                [
+                    "main::{lambda()#1}::operator()() const",
+                    "main::{lambda()#2}::operator()() const",
+                ],
+                "main::{lambda()}::operator()() const",
+            ),
+        ] {
+            let list = format!("1000 10 t {}\n1010 10 t {}\n", names[0], names[1]);
+            let expected = [1, 2].map(|number| [format!("{expected} (#{number})")]);
+            assert_eq!(names_across(&list, &[&[0x1000], &[0x1010]]), expected);
+        }
+    }
+
+    /// A name of the program and of a library, of which one guest ran both and the next one. The
+    /// program's file has another name in each build.
+    #[test]
+    fn functions_of_one_name_in_two_images_are_told_apart() {
         let mut merger = GuestMerger::default();
-        for ran in [&[0x1000, 0x1010, 0x1030][..], &[0x1000, 0x1020, 0x1040]] {
-            let stacks: Vec<([u64; 1], u64)> = ran.iter().map(|at| ([*at], 1)).collect();
-            let stacks: Vec<(&[u64], u64)> = stacks.iter().map(|(at, n)| (&at[..], *n)).collect();
-            let (profile, symbolizer) = guest(list, &stacks);
-            merger.add("web", &symbolizer.resolve(&profile).unwrap()).unwrap();
+        for (program, ran) in [("old.elf", &[0, 1][..]), ("new.elf", &[1])] {
+            let mut builder = ProfileBuilder::new();
+            for at in ran {
+                builder.add_stack(0, 1, &[Frame::leaf(*at)]).unwrap();
+            }
+            let profile = builder.finish();
+            let mut names = Names::new(profile.frames().len(), 0);
+            let images =
+                [names.add_image(program, None), names.add_image("/lib/libfoo.so.1", None)];
+            names.set_program(images[0]);
+            for frame in profile.frame_ids() {
+                let image = images[profile.frame(frame).lookup_address().unwrap() as usize];
+                let function = names.function(Some(image), "helper");
+                names.assign_function(frame, function);
+            }
+            let named = names.finish(&profile, vec![None; profile.frames().len()]);
+            merger.add("web", &named).unwrap();
         }
         let (_, names, own) = merger.finish();
         let named = own.iter().map(|own| {
@@ -234,8 +312,7 @@ mod tests {
             named.sort_unstable();
             named
         });
-        let expected =
-            [["helper (#1)", "helper (#2)", "work"], ["helper (#1)", "helper (#3)", "work"]];
+        let expected = [vec!["helper", "helper (libfoo.so)"], vec!["helper (libfoo.so)"]];
         assert_eq!(named.collect::<Vec<_>>(), expected);
     }
 

@@ -8,7 +8,7 @@ use object::elf::SHF_EXECINSTR;
 use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SectionIndex, SymbolKind};
 
 use super::demangle::is_mangled;
-use super::identity::without_suffixes;
+use super::identity::without_copies;
 use super::image_bytes::{ElfFile, ImageBytes};
 use super::linkage_table;
 use crate::caller_table::functions_described;
@@ -172,7 +172,7 @@ impl<'a> NameTable<'a> {
 /// If two symbols without a file have one name, it is not known of which of them the others are
 /// parts: each is a function.
 fn wholes_of(entries: &[Entry<'_>]) -> HashMap<u64, usize> {
-    let bare = |at: usize| without_suffixes(&entries[at].name);
+    let bare = |at: usize| without_copies(&entries[at].name);
     let is_whole = |at: usize| bare(at) == entries[at].name;
     let parts = (0..entries.len()).filter(|at| entries[*at].is_local() && !is_whole(*at));
     let mut named: HashMap<&str, Vec<usize>> = parts.map(|at| (bare(at), Vec::new())).collect();
@@ -380,6 +380,9 @@ mod tests {
         // The global one has one file, but which?
         let clones = [("f", 0), ("f.isra.0", 1), ("f.isra.0", 2)];
         assert_eq!(functions(&clones), [[0], [1], [2]]);
+        // Statics of several files of which the linker made one.
+        let promoted = [("f.lto_priv.0", 1), ("f.lto_priv.1", 1), ("f.lto_priv.1.cold", 1)];
+        assert_eq!(functions(&promoted), [vec![0], vec![1, 2]]);
         let inline = [("_Z1fi", 0), ("_Z1fi.part.0", 1), ("_Z1fi.part.0", 2)];
         assert_eq!(functions(&inline), [[0, 1, 2]]);
     }

@@ -8,9 +8,9 @@ use super::debug_info::{DebugInfo, Declared};
 use super::demangle::{demangle, is_mangled};
 use super::identity::{Place, has_place, stem, without_numbers, without_suffixes};
 use super::image_bytes::ElfFile;
-use super::name_table::NameTable;
+use super::name_table::{Entry, NameTable};
 use super::ocaml;
-use super::symbolized::{FunctionId, Names};
+use super::symbolized::{Function, FunctionId, ImageId, Names};
 use super::symbolizer::NameSource;
 
 /// What tells the functions that begin at these addresses from others of their names in all builds,
@@ -35,16 +35,45 @@ pub(crate) fn told_apart(
     found.into_iter().map(|found| found.map_or_else(String::new, text)).collect()
 }
 
+/// The names of lambdas and closures without the numbers that compilers tell them apart by.
+pub(super) struct Numbered(HashSet<String>);
+
+impl Numbered {
+    /// Those of an image among these functions.
+    pub(super) fn of(functions: &[Function], image: Option<ImageId>) -> Numbered {
+        let of_image = functions.iter().filter(|it| it.image == image);
+        let numbered = of_image.map(|it| without_numbers(without_suffixes(&it.name)));
+        let numbered = numbered.filter(|(_, numbers)| !numbers.is_empty());
+        Numbered(numbered.map(|(name, _)| name.into_owned()).collect())
+    }
+
+    /// The symbols of these names, with their numbers. Functions that have no symbol, as they are
+    /// inlined, are not told apart: how many there are is not known.
+    pub(super) fn find<'t, 'a>(
+        &self,
+        symbols: &'t [Entry<'a>],
+    ) -> impl Iterator<Item = (&'t Entry<'a>, String)> {
+        let may_be_numbered = |raw: &str| match is_mangled(raw) {
+            true => ["Ul", "Ut", "$_", "NC"].iter().any(|mark| raw.contains(mark)),
+            false => raw.contains(['#', '$']),
+        };
+        let symbols = symbols.iter().filter(|_| !self.0.is_empty());
+        symbols.filter(move |symbol| may_be_numbered(&symbol.name)).filter_map(|symbol| {
+            let name = demangle(&symbol.name).unwrap_or_else(|| symbol.name.clone().into_owned());
+            let (name, numbers) = without_numbers(without_suffixes(&name));
+            self.0.contains(&*name).then_some((symbol, numbers))
+        })
+    }
+}
+
 impl NameSource<'_, '_> {
     /// Adds the namesakes of the functions that were met since there were `known`, and names those
     /// across builds that have no name but a number.
     pub(super) fn add_namesakes(&self, known: usize, names: &mut Names) {
+        let numbered = Numbered::of(&names.functions()[known..], Some(self.image));
         let new = names.functions()[known..].iter().filter(|it| it.image == Some(self.image));
         let stems: HashSet<String> =
-            new.clone().filter_map(|it| stem(&it.raw_name)).map(str::to_owned).collect();
-        let numbered = new.map(|it| without_numbers(without_suffixes(&it.name)));
-        let numbered = numbered.filter(|(_, numbers)| !numbers.is_empty());
-        let numbered: HashSet<String> = numbered.map(|(name, _)| name.into_owned()).collect();
+            new.filter_map(|it| stem(&it.raw_name)).map(str::to_owned).collect();
         let mut starts: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
         for symbol in self.table.entries().iter().filter(|_| !stems.is_empty()) {
             if let Some(stem) = stem(&symbol.name).filter(|stem| stems.contains(*stem)) {
@@ -55,26 +84,12 @@ impl NameSource<'_, '_> {
             self.function_at(start, names);
         }
         if !names.raw {
-            self.number(&numbered, names);
-            self.enclose(known, names);
-        }
-    }
-
-    /// Tells functions of these names apart by their compiler's numbers. Those that have no symbol,
-    /// as they are inlined, are not: how many there are is not known.
-    fn number(&self, wanted: &HashSet<String>, names: &mut Names) {
-        let may_be_numbered = |raw: &str| {
-            is_mangled(raw) && ["Ul", "Ut", "$_", "NC"].iter().any(|mark| raw.contains(mark))
-        };
-        for symbol in self.table.entries().iter().filter(|_| !wanted.is_empty()) {
-            let name = may_be_numbered(&symbol.name).then(|| demangle(&symbol.name)).flatten();
-            let Some(name) = name else { continue };
-            let (name, numbers) = without_numbers(without_suffixes(&name));
-            if wanted.contains(&*name)
-                && let Some(function) = self.function_at(symbol.start, names)
-            {
-                names.across(function.index()).namesake = numbers;
+            for (symbol, numbers) in numbered.find(self.table.entries()) {
+                if let Some(function) = self.function_at(symbol.start, names) {
+                    names.across(function.index()).namesake = numbers;
+                }
             }
+            self.enclose(known, names);
         }
     }
 

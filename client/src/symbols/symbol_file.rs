@@ -1,10 +1,10 @@
 //! Symbol lists as `nm`, `nm -S` and System.map write them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use super::error::SymbolError;
-use super::identity::stem;
+use super::identity::{stem, without_copies};
 use super::name_table::{Entry, NameTable};
 use super::ocaml;
 
@@ -65,9 +65,14 @@ impl SymbolFile {
         Ok(SymbolFile { table, by_stem })
     }
 
+    /// All symbols of code, in the order of their addresses.
+    pub(super) fn entries(&self) -> &[Entry<'static>] {
+        self.table.entries()
+    }
+
     /// The symbols whose names have this in common.
     fn of_stem<'l>(&'l self, stem: &'l str) -> impl Iterator<Item = &'l Entry<'static>> {
-        let entry = |at: &usize| &self.table.entries()[*at];
+        let entry = |at: &usize| &self.entries()[*at];
         let first = self.by_stem.partition_point(|at| stem_of(entry(at)) < Some(stem));
         let found = self.by_stem[first..].iter().map(entry);
         found.take_while(move |entry| stem_of(entry) == Some(stem))
@@ -92,21 +97,37 @@ impl SymbolFile {
     }
 }
 
-/// The functions of all lists that share a function's name, with itself; none if it is the only
-/// one.
+/// The functions of all lists that share a function's name, with itself, and where the functions
+/// begin that they are; none if it is the only one.
 ///
-/// Symbols that differ in what compilers add are one function. If two do not differ, it is not known
-/// of which of them the others are parts or copies: each symbol counts as a function.
-pub(super) fn namesakes<'l>(lists: &'l [SymbolFile], of: &'l Entry<'_>) -> Vec<&'l Entry<'static>> {
+/// Symbols that differ in what compilers add to copies and parts are one function. If two do not
+/// differ, it is not known of which of them the others are parts or copies: each symbol counts as a
+/// function.
+pub(super) fn namesakes<'l>(
+    lists: &'l [SymbolFile],
+    of: &'l Entry<'_>,
+) -> Vec<(&'l Entry<'static>, u64)> {
     let Some(stem) = stem_of(of) else { return Vec::new() };
     let mut all: Vec<&Entry<'_>> = lists.iter().flat_map(|list| list.of_stem(stem)).collect();
-    all.sort_by_key(|entry| entry.start);
-    all.dedup_by_key(|entry| entry.start);
-    let names: HashSet<&str> = all.iter().map(|entry| &*entry.name).collect();
-    match ocaml::stem(&of.name) {
-        None if names.len() == all.len() => Vec::new(),
-        _ if all.len() == 1 => Vec::new(),
-        _ => all,
+    all.sort_by_key(|entry| (entry.start, &entry.name));
+    all.dedup_by_key(|entry| (entry.start, &entry.name));
+    let mut functions: BTreeMap<&str, Vec<&Entry<'_>>> = BTreeMap::new();
+    for entry in all {
+        let own = match ocaml::stem(&entry.name) {
+            None => without_copies(&entry.name),
+            Some(_) => "",
+        };
+        functions.entry(own).or_default().push(entry);
+    }
+    let wholes = functions.values().flat_map(|parts| {
+        let names: HashSet<&str> = parts.iter().map(|entry| &*entry.name).collect();
+        let is_one = ocaml::stem(&of.name).is_none() && names.len() == parts.len();
+        parts.iter().map(move |entry| (*entry, if is_one { parts[0].start } else { entry.start }))
+    });
+    let wholes: Vec<(&Entry<'_>, u64)> = wholes.collect();
+    match wholes.iter().all(|(_, whole)| *whole == wholes[0].1) {
+        true => Vec::new(),
+        false => wholes,
     }
 }
 

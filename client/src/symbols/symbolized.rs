@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::debug_info::Declared;
 use super::demangle::demangle;
 use super::error::SymbolWarning;
-use super::identity::{AcrossBuilds, Place, ends, labelled};
+use super::identity::{AcrossBuilds, Place, ends, labelled, without_version};
 use super::memory_work::allocator_depth;
 use crate::printable::Printable;
 use crate::profile::{BuildId, Frame, FrameId, Mapping, Mode, Profile};
@@ -73,22 +73,27 @@ impl Function {
 
     /// Whether tables call it so.
     pub(crate) fn is_called(&self, text: &str, called: Called) -> bool {
-        let AcrossBuilds { name, namesake, .. } = &self.across;
-        let called = match called {
-            Called::Here => self.name.clone(),
-            Called::Bare => self.bare_name().to_owned(),
-            Called::AcrossBuilds => format!("{name}{namesake}"),
-            Called::WithNamesakes => name.clone(),
+        let AcrossBuilds { name, namesake, library, .. } = &self.across;
+        let is_text = |name: &str| !text.is_empty() && Printable(name).to_string() == text;
+        let is_of_builds = |name: &str| {
+            is_text(name) || !library.is_empty() && is_text(&format!("{name} ({library})"))
         };
-        !text.is_empty() && Printable(&called).to_string() == text
+        match called {
+            Called::Here => is_text(&self.name),
+            Called::Bare => is_text(self.bare_name()),
+            Called::AcrossBuilds => is_of_builds(&format!("{name}{namesake}")),
+            Called::WithNamesakes => is_of_builds(name),
+        }
     }
 
-    /// As the function of a profile of several builds.
+    /// As the function of a profile of several builds, under a name that [`Builds::name`] replaces.
+    ///
+    /// [`Builds::name`]: super::identity::Builds::name
     pub(super) fn in_any_image(&self) -> Function {
-        let AcrossBuilds { name, namesake, .. } = &self.across;
+        let AcrossBuilds { name, namesake, library, .. } = &self.across;
         let name = match self.kind {
             FunctionKind::Address if !self.is_lone_address() => self.name.clone(),
-            _ => format!("{name}{namesake}"),
+            _ => format!("{name}{namesake} ({library})"),
         };
         let (image, place, bare) = (None, None, name.len());
         Function { name, bare, image, place, ..self.clone() }
@@ -302,6 +307,8 @@ pub(crate) struct Names {
     /// The paths of their files.
     images: Vec<String>,
     image_ids: HashMap<(String, String), ImageId>,
+    /// The image that is no library.
+    program: Option<ImageId>,
     pub(crate) mappings: Vec<MappingSymbols>,
     pub(crate) warnings: Vec<SymbolWarning>,
 }
@@ -368,7 +375,13 @@ impl Names {
 
     /// See [`labelled`].
     pub(super) fn labelled(&self) -> (Vec<Function>, Vec<FunctionId>) {
-        labelled(&self.functions, &self.files)
+        let (mut functions, first) = labelled(&self.functions, &self.files);
+        for function in &mut functions {
+            if let Some(library) = function.image.filter(|image| Some(*image) != self.program) {
+                function.across.library = without_version(self.image_name(library)).to_owned();
+            }
+        }
+        (functions, first)
     }
 
     /// The path of a source file.
@@ -386,6 +399,11 @@ impl Names {
             self.images.push(path.to_owned());
         }
         id
+    }
+
+    /// Says which image is the program.
+    pub(super) fn set_program(&mut self, image: ImageId) {
+        self.program.get_or_insert(image);
     }
 
     pub(crate) fn function(&mut self, image: Option<ImageId>, raw_name: &str) -> FunctionId {

@@ -7,11 +7,12 @@ use super::debug_file;
 use super::debug_info::{DebugInfo, DebugSections};
 use super::demangle::is_mangled;
 use super::error::{SymbolError, SymbolWarning};
-use super::identity::{AcrossBuilds, Place, has_place, stem};
+use super::identity::{AcrossBuilds, Place, has_place, stem, without_copies, without_suffixes};
 use super::image::Image;
 use super::image_bytes::ElfFile;
 use super::images::{Assigned, Group, Images};
 use super::name_table::NameTable;
+use super::namesakes::Numbered;
 use super::ocaml;
 use super::symbol_file::{SymbolFile, namesakes};
 use super::symbolized::{
@@ -90,19 +91,24 @@ impl Symbolizer {
         }
         let linked = std::mem::take(&mut by_mapping.outside);
         let has_image = !assignment.unmapped.is_empty();
-        let mut listed = Listed::new(&self.images.symbol_files, None);
         for image in assignment.unmapped {
             let id = names.add_image(&path_text(image), image.build_id());
+            if mappings.is_empty() {
+                names.set_program(id);
+            }
             let open: Vec<(u64, FrameId)> =
                 linked.iter().copied().filter(|(_, frame)| !names.has(*frame)).collect();
             self.resolve_image(image, id, open, names, &mut by_mapping.unnamed);
         }
+        let (mut listed, known) =
+            (Listed::new(&self.images.symbol_files, None), names.functions().len());
         for (address, frame) in linked {
             if mappings.is_empty() && !names.has(frame) {
                 let begin = has_image.then(|| by_mapping.begin(frame));
                 listed.name(&[address], begin, frame, names);
             }
         }
+        listed.number(known, names);
         let new = std::mem::replace(&mut names.warnings, warned);
         for warning in new {
             SymbolWarning::add(&mut names.warnings, warning);
@@ -135,6 +141,9 @@ impl Symbolizer {
         let image = assigned.or(found.as_ref());
         if let Some(image) = image {
             let id = names.add_image(&path_text(image), image.build_id());
+            if is_program {
+                names.set_program(id);
+            }
             image_id = Some(id);
             let linked = frames
                 .iter()
@@ -145,6 +154,7 @@ impl Symbolizer {
             self.resolve_image(image, id, linked, names, &mut by_mapping.unnamed);
         }
         if is_program {
+            let known = names.functions().len();
             let mut listed = Listed::new(&self.images.symbol_files, image_id);
             for (at, address, frame) in &frames {
                 if !names.has(*frame) {
@@ -160,6 +170,7 @@ impl Symbolizer {
                     listed.name(&candidates, begin, *frame, names);
                 }
             }
+            listed.number(known, names);
         }
         for (at, _, frame) in &frames {
             names.note_mapping(*at, *frame);
@@ -179,15 +190,32 @@ impl Symbolizer {
         &self,
         image: &Image,
         id: ImageId,
-        mut linked: Vec<(u64, FrameId)>,
+        linked: Vec<(u64, FrameId)>,
         names: &mut Names,
         unnamed: &mut HashMap<FrameId, Unnamed>,
     ) {
+        let warned = names.warnings.len();
+        let separate = self.resolve_unchanged(image, id, linked, names, unnamed);
+        let changed = [Some(image), separate.as_ref()].into_iter().flatten();
+        if let Some(changed) = changed.filter(|file| file.bytes().has_changed()).next() {
+            // What else is wrong with it may be so for that reason.
+            names.warnings.truncate(warned);
+            names.warnings.push(SymbolWarning::Changed { path: changed.path().to_owned() });
+        }
+    }
+
+    /// The same unless its files change meanwhile. Answers the debug file.
+    fn resolve_unchanged(
+        &self,
+        image: &Image,
+        id: ImageId,
+        mut linked: Vec<(u64, FrameId)>,
+        names: &mut Names,
+        unnamed: &mut HashMap<FrameId, Unnamed>,
+    ) -> Option<Image> {
         linked.sort_unstable();
         // It was parsed when it was opened.
-        let Ok(file) = ElfFile::parse(image.bytes()) else {
-            return;
-        };
+        let file = ElfFile::parse(image.bytes()).ok()?;
         let mut sections = DebugSections::of(&file);
         let mut info_path = image.path();
 
@@ -251,6 +279,7 @@ impl Symbolizer {
                 addresses: damage.addresses,
             });
         }
+        separate
     }
 }
 
@@ -348,8 +377,12 @@ impl NameSource<'_, '_> {
             // A program's functions have different names, but for those that only one file sees.
             let place = place.or_else(|| match whole.map(|it| (it.is_local(), it.file))? {
                 (true, None) => Some(names.place_at(whole?.start)),
-                // A unit of Rust's compiler holds copies of others' functions.
-                (_, Some((file, _))) if !is_source(file) => None,
+                (_, Some((file, _))) if !is_source(file) => match without_suffixes(raw_name) {
+                    // A unit of Rust's compiler holds copies of others' functions.
+                    name if name == without_copies(raw_name) => None,
+                    // A linker's has statics of several files.
+                    _ => Some(names.place_at(whole?.start)),
+                },
                 // Files of one name may lie in several folders.
                 (_, Some((file, _))) => {
                     Some(Place { column: whole?.start as u32, ..names.place_in(file) })
@@ -390,8 +423,8 @@ fn is_source(file: &str) -> bool {
 struct Listed<'l> {
     lists: &'l [SymbolFile],
     image: Option<ImageId>,
-    /// By their addresses, the functions that were met and their namesakes.
-    met: HashMap<u64, FunctionId>,
+    /// By their addresses and names, the functions that were met and their namesakes.
+    met: HashMap<(u64, &'l str), FunctionId>,
 }
 
 impl<'l> Listed<'l> {
@@ -407,16 +440,29 @@ impl<'l> Listed<'l> {
             found.or_else(|| candidates.iter().find_map(|a| list.find(*a, begin)))
         });
         let Some(found) = found else { return };
-        if !self.met.contains_key(&found.start) {
-            for of_name in namesakes(self.lists, found) {
-                let place = Some(names.place_at(of_name.start));
+        let key = (found.start, &*found.name);
+        if !self.met.contains_key(&key) {
+            for (of_name, whole) in namesakes(self.lists, found) {
+                let place = Some(names.place_at(whole));
                 let function = names.function_in(self.image, None, &of_name.name, place);
-                self.met.insert(of_name.start, function);
+                self.met.insert((of_name.start, &of_name.name), function);
             }
         }
         let alone = || names.function(self.image, &found.name);
-        let function = *self.met.entry(found.start).or_insert_with(alone);
+        let function = *self.met.entry(key).or_insert_with(alone);
         names.assign_function(frame, function);
+    }
+
+    /// Names the lambdas and closures that were met since there were `known` functions across
+    /// builds.
+    fn number(mut self, known: usize, names: &mut Names) {
+        let numbered = Numbered::of(&names.functions()[known..], self.image);
+        for (symbol, numbers) in self.lists.iter().flat_map(|list| numbered.find(list.entries())) {
+            let alone = || names.function(self.image, &symbol.name);
+            let key = (symbol.start, &*symbol.name);
+            let function = *self.met.entry(key).or_insert_with(alone);
+            names.across(function.index()).namesake = numbers;
+        }
     }
 }
 
@@ -489,10 +535,12 @@ pub(super) fn file_name(image: &Image) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::fs;
+    use std::time::{Duration, SystemTime};
 
     use super::*;
+    use crate::caller_table::test_elf::TestElf;
     use crate::profile::ProfileBuilder;
-    use crate::symbols::ImageOptions;
+    use crate::symbols::{Force, ImageOptions};
 
     const MAIN: u64 = 0x10_1000;
 
@@ -556,5 +604,23 @@ mod tests {
         let moved = after.resolve_new(&moved, &mut known).unwrap();
         assert!(names(&moved).contains(&"other".into()));
         assert_eq!(unnamed(&moved), 1);
+    }
+
+    /// Guards a false reason: that the image is stripped or damaged.
+    #[test]
+    fn an_image_that_changes_while_it_is_read_is_told() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let elf = TestElf::new(&[0xf4; 16], &[(".rest", 0, &[7; 5_000])]);
+        fs::write(&image, elf.bytes()).unwrap();
+        let mut images = Images::new(ImageOptions::default());
+        images.add_image(image.path(), Force::No).unwrap();
+        let later = SystemTime::now() + Duration::from_secs(3);
+        image.as_file().set_modified(later).unwrap();
+        let mut builder = ProfileBuilder::new();
+        builder.add_stack(0, 1, &[Frame::leaf(MAIN)]).unwrap();
+        let profile = builder.finish();
+        let symbolized = Symbolizer::new(images).resolve(&profile).unwrap();
+        let path = image.path().to_owned();
+        assert_eq!(symbolized.warnings(), [SymbolWarning::Changed { path }]);
     }
 }

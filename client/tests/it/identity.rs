@@ -178,6 +178,14 @@ fn functions_of_one_name_in_two_lists_are_told_apart() {
     assert_eq!(names_by_lists(&lists, &[0x1000, 0x1010, 0x1028, 0x2000]), expected);
 }
 
+/// Of two programs.
+#[test]
+fn functions_that_begin_at_one_address_in_two_lists_are_two() {
+    let lists = ["1000 10 t helper\n3000 10 t helper\n", "1000 20 t other\n4000 10 t other\n"];
+    let expected = ["helper (#1)", "other (#1)"];
+    assert_eq!(names_by_lists(&lists, &[0x1000, 0x1018]), expected);
+}
+
 /// Two libraries of one file name.
 #[test]
 fn images_of_one_file_name_are_told_apart_by_their_folders() {
