@@ -116,6 +116,9 @@ pub(super) fn name(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > MAX_NAME || text.chars().any(char::is_control) {
         return Err(format!("a name must have 1 to {MAX_NAME} bytes and no control characters"));
     }
+    if text.starts_with('-') {
+        return Err("a name must not begin with `-`, as options do".to_owned());
+    }
     Ok(text.into())
 }
 
@@ -174,6 +177,8 @@ mod tests {
     fn names_are_short_and_printable() {
         assert!(name("nightly").is_ok());
         assert!(name("").is_err() && name("a\nb").is_err());
+        // Advice to `stop --name -n` would not work.
+        assert!(name("-n").is_err());
         assert!(name(&"n".repeat(65)).is_err());
     }
 }
