@@ -31,6 +31,13 @@ fn dump(client: &Client, file: &str, more: &[&str]) {
     client.must(&words);
 }
 
+/// From a second before the burst on.
+fn dump_since(client: &Client, file: &str, burst: &Span) {
+    let now = client.connect(&["info", "--json"]).expect_json();
+    let ago_ns = now["monotonic_ns"].as_u64().unwrap() - burst.from_ns + 1_000_000_000;
+    dump(client, file, &["--last", &format!("{ago_ns}ns")]);
+}
+
 /// A client of the guest, which nobody has told to record.
 fn client(lab: &Lab) -> Client {
     Guest::of_recording(lab, LIVING).client()
@@ -53,9 +60,7 @@ fn a_burst_before_anybody_came_is_found() {
         assert_eq!(length, burst.length_ns());
 
         // Of late: so far back that it holds all of it.
-        let now = client.connect(&["info", "--json"]).expect_json();
-        let ago_ns = now["monotonic_ns"].as_u64().unwrap() - burst.from_ns + 1_000_000_000;
-        dump(&client, "late.unikprof", &["--last", &format!("{ago_ns}ns")]);
+        dump_since(&client, "late.unikprof", &burst);
         assert!(under(&report(&client, "late.unikprof", &[]), "burst::burst").0 > 20);
 
         // Cut from a file afterwards, by its moments and by its name.
@@ -93,7 +98,8 @@ fn the_guests_events_are_told_also_from_an_upcall() {
         for (number, mark) in (0_u64..).zip(&upcalls) {
             assert_eq!(mark["value"], 32 * number, "{upcalls:#?}");
         }
-        dump(&client, "events.unikprof", &[]);
+        // Other cases have dumped what came before.
+        dump_since(&client, "events.unikprof", &burst);
         let told = report(&client, "events.unikprof", &[]);
         let values = told["values"].as_array().unwrap();
         let values = values.iter().find(|v| v["name"] == "burst rounds").unwrap();
