@@ -80,13 +80,7 @@ impl ProgressLine {
             self.bar.set_length(status.duration_ns / 1_000_000);
             self.bar.set_style(style("{spinner} [{bar:24}] {wide_msg}"));
         }
-        let elapsed = status.elapsed();
-        let is_whole = status.duration_ns != 0 && elapsed.as_nanos() >= status.duration_ns.into();
-        if status.state == state::FINISHED && !is_whole {
-            let after = std_duration(elapsed);
-            self.say(&format!("another client has ended the recording, after {after}"));
-        }
-        self.bar.set_position(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
+        self.bar.set_position(u64::try_from(status.elapsed().as_millis()).unwrap_or(u64::MAX));
         let text = message(status, recorder);
         if self.is_dumb && self.told.is_none_or(|told| told.elapsed() >= DUMB_EVERY) {
             self.told = Some(Instant::now());
@@ -165,6 +159,10 @@ impl Observer for ProgressLine {
             Event::ConnectionLost(error) => {
                 self.say(&format!("{error}; reconnecting"));
                 self.bar.set_message("reconnecting");
+            }
+            Event::EndedByAnother { after } => {
+                let after = std_duration(after);
+                self.say(&format!("another client has ended the recording, after {after}"));
             }
             Event::Waiting(error) => self.say(&format!("{error}; waiting")),
             Event::Reconnected => self.say("reconnected"),

@@ -134,6 +134,11 @@ pub enum Event<'a> {
     },
     /// The connection broke; the client reconnects.
     ConnectionLost(&'a ConnectionError),
+    /// Another client ended the recording, when it had run for so long.
+    EndedByAnother {
+        /// From the start of sampling.
+        after: Duration,
+    },
     /// The agent refuses something for now; it is tried again.
     Waiting(&'a RecordError),
     /// The connection is back.
@@ -188,8 +193,11 @@ pub fn record(
         Ok(false) => collector.collect(request, observer),
         Err(error) => Err(error),
     };
-    let address = collector.session.address();
-    let collected = collected.map_err(|error| error.while_running(&settings.name, address));
+    if collected.is_ok() {
+        collector.tell_end(settings.duration_ns, observer);
+    }
+    let guest = collector.session.guest_words();
+    let collected = collected.map_err(|error| error.while_running(&settings.name, guest));
     collector.finish(collected, request)
 }
 

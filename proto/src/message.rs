@@ -22,6 +22,9 @@ pub use snapshot::{Overhead, Runstate, Snapshot};
 pub const MAX_NAME: usize = 64;
 /// The longest name and version of a client; longer ones are truncated at the end.
 pub const MAX_CLIENT: usize = 64;
+/// Within this time a client confirms a start by any further request, or the agent ends the
+/// recording.
+pub const CONFIRM_WITHIN_NS: u64 = 30_000_000_000;
 /// The longest text of a refusal.
 pub const MAX_TEXT: usize = 256;
 /// The longest path of a mapping, guest name or guest id; longer ones are truncated at the

@@ -1,13 +1,17 @@
 //! Conversations, message by message: requests, answers, and the resulting state.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use crate::client::{
     HELLO, Known, add_nodes, counts_of, download, download_to, encoded, newest, one_ms, read,
     refusal_code, serve, whole,
 };
-use crate::fake_guest::{self, Client, FakeAgent, agent, connected, deliver, guest, served, tick};
+use crate::fake_guest::{
+    self, AT_WALK, Client, FakeAgent, agent, connected, deliver, guest, served, tick,
+};
 use unikprof_agent::{Access, Platform, SESSIONS, Service};
 use unikprof_proto::code::{refusal, start_flag, state};
 use unikprof_proto::frame::{self, Message};
@@ -300,6 +304,27 @@ fn every_tick_is_accounted_for() {
     };
     assert_eq!(counters, expected);
     assert!(counters.add_up());
+}
+
+/// A client ends its file with the last epoch of what has finished: that of a tick which is still
+/// being counted would be missing.
+#[test]
+fn a_recording_is_not_finished_before_its_last_epoch_waits() {
+    let (agent, _, mut client) = guest();
+    client.start(Start { duration_ns: 5_000_000, ..one_ms() });
+    let client = Rc::new(RefCell::new(client));
+    let other = Rc::clone(&client);
+    AT_WALK.set(Some(Box::new(move || {
+        agent.platform().run(10_000_000);
+        other.borrow().advance();
+        let (state, _, epochs) = other.borrow_mut().status();
+        assert_eq!((state, epochs), (state::RECORDING, 0));
+    })));
+    assert!(tick(agent, &[1, 2]));
+    assert!(AT_WALK.take().is_none());
+    client.borrow().advance();
+    let (state, counters, epochs) = client.borrow_mut().status();
+    assert_eq!((state, counters.ticks, epochs), (state::FINISHED, 1, 1));
 }
 
 /// A guest that begins to serve again, for example over another network, must find its recordings

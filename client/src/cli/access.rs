@@ -8,6 +8,7 @@ use clap::Args;
 use super::{Failure, values};
 use crate::connection::{Access, Timeouts};
 use crate::key::Key;
+use crate::printable::path_word;
 
 /// The environment variable that names the key file if the option is absent.
 const VARIABLE: &str = "UNIKPROF_KEY_FILE";
@@ -41,6 +42,12 @@ impl AccessArguments {
     pub(super) fn key_file(&self) -> Option<PathBuf> {
         let named = || std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
         self.key_file.clone().or_else(|| named().map(Into::into))
+    }
+
+    /// The options that commands for the same guest need as well.
+    pub(super) fn words(&self) -> String {
+        let named = self.key_file.as_deref().map(path_word);
+        named.map_or_else(String::new, |path| format!(" --key-file {path}"))
     }
 
     /// Reads the key.

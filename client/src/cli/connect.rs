@@ -57,7 +57,8 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
         _ => Interrupt::quitting_at_once(),
     };
     let access = arguments.access.access()?;
-    let session = Session::with_access(address, access, patience, interrupt.clone())?;
+    let mut session = Session::with_access(address, access, patience, interrupt.clone())?;
+    session.add_guest_words(&arguments.access.words());
     let is_record = matches!(arguments.word, ConnectWord::Record(_) | ConnectWord::Start(_));
     if is_record && session.key().is_none() && !session.address().is_loopback() {
         tell!(
@@ -189,11 +190,21 @@ impl Conversation {
         self.check_names(&arguments.names, symbolizer)?;
         let unwinding = &arguments.sampling.unwinding;
         self.callers(unwinding, symbolizer, Reserve::Nothing, &mut settings)?;
+        // From here on, what is left in the guest is told.
+        signals::listen(&self.interrupt).map_err(Failure::Signals)?;
         let started = self.session.start_observed(&settings, &mut Warnings)?;
-        print(if self.json {
+        let guest = self.session.guest_words();
+        let told = print(if self.json {
             json::started(&settings, started.recording)
         } else {
-            local(describe::started(&settings, started.recording, self.session.address()))
+            local(describe::started(&settings, started.recording, guest))
+        });
+        told.inspect_err(|_| {
+            let name = describe::word(&settings.name);
+            tell!(
+                "warning: the recording runs: `unikprof-client connect {guest} stop --name {name}` \
+                 ends it and fetches it"
+            );
         })
     }
 
@@ -318,10 +329,10 @@ impl Conversation {
             &arguments.names,
             symbolizer,
             |session, path, observer| {
-                let address = session.address().clone();
+                let guest = session.guest_words().to_owned();
                 let advised = |error: RecordError| match request {
                     Request::Copy { .. } => error.while_copying(),
-                    _ => error.while_running(&name, &address),
+                    _ => error.while_running(&name, &guest),
                 };
                 match record::fetch_part(session, request, asked, path, observer) {
                     Ok(outcome) => {
@@ -412,8 +423,10 @@ impl Conversation {
                 Printable(text)
             ),
             Some((epoch, _)) => tell!(
-                "warning: the guest may not have learned that the recording is saved: if so, it \
-                 keeps epoch {epoch} until `stop --discard --name {}`",
+                "warning: the guest may not have learned that epoch {epoch} is saved: if so, \
+                 `unikprof-client connect {} dump --name {}` brings it again, and reports of both \
+                 files count it once",
+                self.session.guest_words(),
                 describe::word(recording)
             ),
         }

@@ -8,7 +8,6 @@ use unikprof_proto::code::role;
 use unikprof_proto::message::{Counters, Overhead};
 
 use crate::agent_info::role_name;
-use crate::connection::Address;
 pub(super) use crate::printable::word;
 use crate::printable::{Printable, path_word};
 use crate::profile::{Cost, Mapping};
@@ -136,7 +135,7 @@ pub(super) fn access(session: &Session) -> String {
 }
 
 /// That a recording was started, and what to do next.
-pub(super) fn started(settings: &Settings, recording: u64, address: &Address) -> String {
+pub(super) fn started(settings: &Settings, recording: u64, guest: &str) -> String {
     let ends = match settings.duration_ns {
         0 => "it continues until stopped".into(),
         ns => format!("it ends after {}", duration(ns)),
@@ -162,9 +161,9 @@ pub(super) fn started(settings: &Settings, recording: u64, address: &Address) ->
     let name = word(&settings.name);
     format!(
         "started recording {recording} `{}`: {sampling}; {begins}{ends}\n\
-         status:   unikprof-client connect {address} check\n\
-         download: unikprof-client connect {address} dump --name {name}\n\
-         end:      unikprof-client connect {address} stop --name {name}\n",
+         status:   unikprof-client connect {guest} check\n\
+         download: unikprof-client connect {guest} dump --name {name}\n\
+         end:      unikprof-client connect {guest} stop --name {name}\n",
         Printable(&settings.name)
     )
 }

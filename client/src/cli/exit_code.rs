@@ -106,6 +106,7 @@ pub fn of_record(error: &RecordError) -> u8 {
         | RecordError::HeldCut { .. }
         | RecordError::HeldCutOnDevice
         | RecordError::GuestChanged
+        | RecordError::PartElsewhere { .. }
         | RecordError::Gone { .. } => CONNECTION,
         RecordError::StillRunning { source, .. } | RecordError::CopyBroke { source, .. } => {
             of_record(source)

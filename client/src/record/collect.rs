@@ -113,6 +113,10 @@ pub(super) struct Collector<'a> {
     asked: Option<PartAsked>,
     /// The last epoch's.
     head: Option<Head>,
+    /// The epoch behind those that were fetched.
+    next: Option<u64>,
+    /// How many epochs between them another client has fetched.
+    elsewhere: u64,
     /// Whether any part of an epoch is in the file.
     arrived: bool,
     /// Whether everything is fetched while the recording goes on, so that its records have no
@@ -155,6 +159,8 @@ impl<'a> Collector<'a> {
             is_draining: false,
             bytes: 0,
             samples: 0,
+            next: None,
+            elsewhere: 0,
             unacknowledged: None,
             displaced: None,
             nodes,
@@ -266,7 +272,8 @@ impl<'a> Collector<'a> {
             Ok(()) => {
                 // The guest has cleared what is in the file, and the file is still open.
                 self.publish()?;
-                Ok(self.outcome(None))
+                let elsewhere = self.elsewhere();
+                Ok(self.outcome(elsewhere))
             }
             Err(RecordError::Output(error)) => self.keep_what_is_safe(error, request.subcommand()),
             Err(error) => self.keep(error),
@@ -289,6 +296,8 @@ impl<'a> Collector<'a> {
             let epochs =
                 pending.first_epoch..pending.first_epoch.saturating_add(u64::from(pending.epochs));
             for epoch in epochs.clone() {
+                let next = self.next.replace(epoch.saturating_add(1)).unwrap_or(epoch);
+                self.elsewhere = self.elsewhere.saturating_add(epoch.saturating_sub(next));
                 self.fetch(epoch, observer).map_err(|error| {
                     match error.is_refused(refusal::NO_EPOCH) {
                         true => RecordError::Gone { recording: pending.recording },
@@ -305,7 +314,8 @@ impl<'a> Collector<'a> {
                 self.rings(observer)?;
             }
             if is_last {
-                self.writer.end(None)?;
+                let elsewhere = self.elsewhere().map(|error| error.to_string());
+                self.writer.end(elsewhere.as_deref())?;
             }
             self.publish()?;
             for epoch in epochs {
@@ -319,6 +329,21 @@ impl<'a> Collector<'a> {
             }
         }
         Err(RecordError::NothingToFetch)
+    }
+
+    /// What is not in the file as another client has it.
+    fn elsewhere(&self) -> Option<RecordError> {
+        (self.elsewhere > 0).then_some(RecordError::PartElsewhere { epochs: self.elsewhere })
+    }
+
+    /// Says if another client has ended a recording that was to last for so long; 0 is without an
+    /// end.
+    pub(super) fn tell_end(&self, duration_ns: u64, observer: &mut dyn Observer) {
+        let Some(head) = self.head.filter(|_| !self.session.is_stopped()) else { return };
+        let after_ns = head.ended_ns.saturating_sub(head.began_ns);
+        if duration_ns == 0 || after_ns < duration_ns {
+            observer.event(Event::EndedByAnother { after: Duration::from_nanos(after_ns) });
+        }
     }
 
     /// Whether a recording has ended, and all its epochs are below `end`.

@@ -6,7 +6,7 @@ use thiserror::Error;
 use unikprof_proto::code::refusal;
 
 use super::snapshot::SnapshotError;
-use crate::connection::{Address, ConnectionError};
+use crate::connection::ConnectionError;
 use crate::output::OutputError;
 use crate::printable::{Printable, word};
 use crate::recorder_status::{MOST_RECORDINGS, NotFound};
@@ -67,12 +67,23 @@ pub enum RecordError {
     Gone { recording: u64 },
     /// The recording could not be followed to its end.
     #[error(
-        "{source}. Recording `{}` may still be in the guest: `unikprof-client connect {address} \
-         stop --name {}` ends it and fetches the rest",
+        "{source}. Recording `{}` may still be in the guest: `unikprof-client connect {guest} stop \
+         --name {}` ends it and fetches the rest",
         Printable(name),
         word(name)
     )]
-    StillRunning { name: String, address: Address, source: Box<RecordError> },
+    StillRunning {
+        name: String,
+        /// [`Session::guest_words`](super::Session::guest_words).
+        guest: String,
+        source: Box<RecordError>,
+    },
+    /// Another client fetched a part of it, as while the connection of this one was down.
+    #[error(
+        "another client has fetched a part of the recording: {epochs} of its epochs, with what \
+         they counted, are in that client's file only"
+    )]
+    PartElsewhere { epochs: u64 },
     /// The recording could not be copied to its end.
     #[error("{source}. Nothing in the guest has changed: try again")]
     CopyBroke { source: Box<RecordError> },
@@ -243,7 +254,7 @@ impl RecordError {
     }
 
     /// Adds that the recording itself may continue without this client.
-    pub(crate) fn while_running(self, name: &str, address: &Address) -> RecordError {
+    pub(crate) fn while_running(self, name: &str, guest: &str) -> RecordError {
         match self {
             // The recording is gone, or the error names what fetches it.
             told @ (RecordError::Gone { .. }
@@ -251,10 +262,11 @@ impl RecordError {
             | RecordError::Leased { .. }
             | RecordError::NeverBegun { .. }
             | RecordError::StillRunning { .. }
+            | RecordError::PartElsewhere { .. }
             | RecordError::Output(_)) => told,
             source => RecordError::StillRunning {
                 name: name.into(),
-                address: address.clone(),
+                guest: guest.to_owned(),
                 source: Box::new(source),
             },
         }

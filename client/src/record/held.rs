@@ -37,8 +37,8 @@ pub(crate) fn watch(
         Ok(false) => collector.collect(request, observer),
         Err(error) => Err(error),
     };
-    let address = collector.session.address();
-    let collected = collected.map_err(|error| error.while_running(&settings.name, address));
+    let guest = collector.session.guest_words();
+    let collected = collected.map_err(|error| error.while_running(&settings.name, guest));
     collector.finish(collected, request)
 }
 

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use unikprof_proto::code::{refusal, role};
-use unikprof_proto::message::{Acknowledge, Acknowledged, Check, RecordingStatus, Started, Status};
+use unikprof_proto::message::{
+    Acknowledge, Acknowledged, CONFIRM_WITHIN_NS, Check, RecordingStatus, Started, Status,
+};
 
 use super::approach::{Approach, Waits};
 use super::upload::upload;
@@ -51,6 +53,7 @@ impl Default for Patience {
 #[derive(Debug)]
 pub struct Session {
     approach: Approach,
+    guest_words: String,
     /// How long to retry a lost connection.
     pub(super) reconnect: Duration,
     connection: Option<Connection>,
@@ -123,6 +126,7 @@ impl Session {
         let approach = Approach { address, access, timeouts: patience.timeouts, interrupt };
         let (connection, greeting) = approach.begin()?;
         Ok(Session {
+            guest_words: approach.address.to_string(),
             approach,
             reconnect: patience.reconnect,
             protocol: connection.version(),
@@ -141,6 +145,16 @@ impl Session {
     /// The frames of the agent's welcome and mappings, as they came.
     pub(super) fn greeting_frames(&self) -> &[u8] {
         &self.greeting.frames
+    }
+
+    /// How a command names the guest: its address, and the options that were given to reach it.
+    pub fn guest_words(&self) -> &str {
+        &self.guest_words
+    }
+
+    /// Adds options to [`guest_words`](Self::guest_words).
+    pub fn add_guest_words(&mut self, options: &str) {
+        self.guest_words += options;
     }
 
     /// The agent's address.
@@ -204,9 +218,11 @@ impl Session {
             if status.by_id(recording).is_some() {
                 return Ok((started, has_callers));
             }
-            // The line was down for longer than the agent waits for the confirmation.
+            let begun_ns = started.started_ns.saturating_sub(settings.delay_ns);
+            let is_late = status.agent.now_ns.saturating_sub(begun_ns) >= CONFIRM_WITHIN_NS;
             starts += 1;
-            if starts == MOST_STARTS {
+            // Or else another client has ended it.
+            if !is_late || starts == MOST_STARTS {
                 return Err(RecordError::Gone { recording });
             }
         }
@@ -396,7 +412,7 @@ impl Session {
     }
 
     fn advised(&self, error: RecordError, settings: &Settings) -> RecordError {
-        error.while_running(&settings.name, self.address())
+        error.while_running(&settings.name, &self.guest_words)
     }
 
     /// Requests the state of the recorder and of each recording.
@@ -446,6 +462,11 @@ impl Session {
     pub(super) fn sleep(&self, wait: Duration) -> bool {
         let end = deadline::after(wait);
         !self.approach.interrupt.sleep_until(end, Interrupt::stop)
+    }
+
+    /// Whether the user has asked to stop.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.approach.interrupt.stop()
     }
 
     /// Does something over the connection, and again over a new one where the line broke.

@@ -108,6 +108,18 @@ fn a_recording_that_is_drained_is_complete() {
     assert_eq!(peer.clients().len(), 1);
 }
 
+/// Guards a file that is called complete while another client has a part of the recording, which
+/// it fetched when the connection of this one was down.
+#[test]
+fn what_another_client_fetched_meanwhile_is_missing() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script { elsewhere: 2, ..script(20, 12, 3) });
+    let (_, stderr) = program::connect(8, &peer, &["record", "-o", "r.unikprof"], here.path());
+    program::has(&stderr, &["2 of its epochs"]);
+    let recording = read(&here.path().join("r.unikprof"));
+    assert_is!(recording.completeness, Completeness::Incomplete(_));
+}
+
 /// The windows are those of the last seconds: a load that rises makes them too long.
 #[test]
 fn a_guest_that_waits_for_a_fetch_is_drained_whatever_its_windows_say() {

@@ -194,6 +194,10 @@ fn the_variable_names_the_file_and_the_argument_goes_before_it() {
     has(&stderr, &["rejected key", &key(OTHER_SECRET).id().to_string()]);
     let named = ["connect", &address, "info", "--key-file", "right.key"];
     run(0, &named, here.path(), Some("wrong.key"));
+    // What is advised works without the variable.
+    let start = ["connect", &address, "--key-file", "right.key", "start", "--name", "n"];
+    let [stdout, _] = run(0, &start, here.path(), None);
+    has(&stdout, &[&format!("connect {address} --key-file right.key stop --name n")]);
     // An empty one names none.
     let [_, stderr] = run(10, &info, here.path(), Some(""));
     has(&stderr, &["requires a key", "--key-file", "UNIKPROF_KEY_FILE"]);

@@ -211,13 +211,34 @@ fn a_start_whose_answer_is_lost_is_repeated() {
 fn a_recording_that_was_not_confirmed_in_time_is_started_again() {
     let directory = tempfile::tempdir().unwrap();
     for words in [&["record", "-o", "r.unikprof"][..], &["start"]] {
-        let peer = Peer::start(Script { unconfirmed: 2, ..Script::default() });
+        let script = Script { looked_at_ns: 40_000_000_000, ..Script::default() };
+        let peer = Peer::start(Script { unconfirmed: 2, ..script.clone() });
         program::connect(0, &peer, words, directory.path());
         assert_eq!(peer.starts().len(), 3);
-        let never = Peer::start(Script { unconfirmed: usize::MAX, ..Script::default() });
-        let _ = std::fs::remove_file(directory.path().join("r.unikprof"));
-        let (_, told) = program::connect(3, &never, words, directory.path());
-        program::has(&told, &["no longer in the guest"]);
+        let never = Peer::start(Script { unconfirmed: usize::MAX, ..script.clone() });
+        // Before its time, another client has ended it.
+        let ended = Peer::start(Script { looked_at_ns: 12_000_000_000, unconfirmed: 2, ..script });
+        for peer in [&never, &ended] {
+            let _ = std::fs::remove_file(directory.path().join("r.unikprof"));
+            let (_, told) = program::connect(3, peer, words, directory.path());
+            program::has(&told, &["no longer in the guest"]);
+        }
+        assert_eq!(ended.starts().len(), 1);
+    }
+}
+
+/// A recording that ends before its time is not the user's doing.
+#[test]
+fn the_end_by_another_client_is_told_by_the_time_of_the_last_epoch() {
+    let directory = tempfile::tempdir().unwrap();
+    let seconds = |epoch_ns| Script { epoch_ns, ..Script::default() };
+    for (script, is_told) in [(seconds(2_900_000_000), true), (seconds(3_000_000_000), false)] {
+        let peer = Peer::start(script);
+        let words = ["record", "3s", "-o", "r.unikprof"];
+        let (_, stderr) = program::connect(0, &peer, &words, directory.path());
+        let told = "another client has ended the recording, after 2.90 s";
+        assert_eq!(stderr.contains(told), is_told, "{stderr}");
+        assert_eq!(stderr.contains("another client"), is_told, "{stderr}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! One recording: its life cycle and its settings.
 
 use unikprof_proto::code::{mode, refusal, start_flag, state};
-use unikprof_proto::message::{Counters, Overhead, Start};
+use unikprof_proto::message::{CONFIRM_WITHIN_NS, Counters, Overhead, Start};
 use unikprof_proto::ring::kind;
 
 use super::{Outcome, RETRY_NS, Refused, Waiting};
@@ -15,9 +15,6 @@ use crate::ground::text::{Name, Text};
 /// A client whose connection is lost while an epoch waits keeps its lease for this time: clients
 /// wait no longer than half of it before they connect again.
 const LEASE_NS: u64 = 10_000_000_000;
-
-/// A recording whose start its client has not confirmed is kept for this time.
-const UNCONFIRMED_NS: u64 = 30_000_000_000;
 
 impl Recording {
     /// Its index in every slot.
@@ -38,8 +35,9 @@ impl Recording {
         match self.phase {
             Phase::Idle => state::IDLE,
             Phase::Delayed => state::DELAYED,
-            Phase::Recording => state::RECORDING,
-            Phase::Ending | Phase::Finished => state::FINISHED,
+            // Its last epoch is yet to come.
+            Phase::Recording | Phase::Ending => state::RECORDING,
+            Phase::Finished => state::FINISHED,
         }
     }
 
@@ -180,7 +178,7 @@ impl Recording {
     pub(super) fn start(&mut self, id: u64, client: &Client, request: &Start<'_>, now_ns: u64) {
         self.id = id;
         self.unconfirmed =
-            (client.id != 0).then_some((client.id, now_ns.saturating_add(UNCONFIRMED_NS)));
+            (client.id != 0).then_some((client.id, now_ns.saturating_add(CONFIRM_WITHIN_NS)));
         self.settings = Settings {
             name: Name::from(request.name),
             mode: request.mode,

@@ -136,6 +136,8 @@ pub struct Script {
     pub is_empty: bool,
     /// So many starts come to nothing: they are not confirmed in time.
     pub unconfirmed: usize,
+    /// So many epochs behind the first one are fetched by another client.
+    pub elsewhere: u64,
     /// How many epochs wait before anything is stopped.
     pub waiting: u32,
     /// Whether the delay of its recordings is not over, so that no epoch waits when one is stopped
@@ -238,6 +240,7 @@ impl Default for Script {
             others: Vec::new(),
             is_empty: false,
             unconfirmed: 0,
+            elsewhere: 0,
             waiting: 0,
             is_delayed: false,
             peers: Peers::default(),
@@ -775,7 +778,10 @@ impl Guest {
     /// The epoch that waits, or the next one.
     fn newest(&self) -> u64 {
         let done = self.acknowledged.iter().filter(|epoch| **epoch != OLDER);
-        NEWER + done.count() as u64
+        match done.count() as u64 {
+            0 => NEWER,
+            done => NEWER + done + self.script.elsewhere,
+        }
     }
 
     fn note(&self, word: &str) {
