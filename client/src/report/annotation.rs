@@ -25,7 +25,6 @@ use super::Report;
 use super::calls::{FunctionError, FunctionName};
 use super::filter::shown_symbols;
 use super::shares::Shares;
-use crate::printable::Printable;
 use crate::profile::{Architecture, FrameId};
 use crate::symbols::{CodeError, FunctionId, MappedAddress, Symbolizer};
 
@@ -95,8 +94,7 @@ impl Annotation {
     ) -> Result<Annotation, AnnotationError> {
         let functions = name.find(report)?;
         let symbolized = report.symbolized;
-        let function = functions.first().map(|id| &symbolized.function(*id).name);
-        let function = Printable(function.map_or("", String::as_str)).to_string();
+        let function = name.heading(report, &functions);
         let frames = frames_of(report, &functions);
         if frames.is_empty() {
             return Err(AnnotationError::NotCode(function));

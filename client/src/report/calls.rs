@@ -113,6 +113,14 @@ impl FunctionName {
         is_name.then_some(()).ok_or_else(|| FunctionError::None(self.text.clone()))
     }
 
+    /// What those that were found are called together.
+    pub(super) fn heading(&self, report: &Report<'_>, found: &[FunctionId]) -> String {
+        match found {
+            [one] => Printable(&report.symbolized.function(*one).name).to_string(),
+            several => format!("{} ({} functions)", Printable(&self.text), several.len()),
+        }
+    }
+
     /// The function, or those of this name in several images.
     pub(super) fn find(&self, report: &Report<'_>) -> Result<Vec<FunctionId>, FunctionError> {
         let name_of = |id: FunctionId| report.symbolized.function(id).name.as_str();
@@ -180,10 +188,9 @@ impl Calls {
     ) -> Result<Calls, FunctionError> {
         let functions = name.find(report)?;
         let tree = Tree::of(report, &functions, direction);
-        let name = functions.first().map(|id| &report.symbolized.function(*id).name);
         Ok(Calls {
             direction,
-            name: Printable(name.map_or("", String::as_str)).to_string(),
+            name: name.heading(report, &functions),
             total: tree.totals.first().copied().unwrap_or(0),
             rows: tree.rows(report),
         })

@@ -79,11 +79,26 @@ pub(super) fn without_suffixes(name: &str) -> &str {
 /// `f.lto_priv.0.cold`, but `f` of `f.part.0.lto_priv.0`.
 pub(super) fn without_copies(name: &str) -> &str {
     const OF_FILES: [&str; 3] = [".__uniq.", ".llvm.", ".lto_priv."];
-    let mut length = without_suffixes(name).len();
-    while let Some(number) = OF_FILES.iter().find_map(|it| name[length..].strip_prefix(it)) {
-        length = name.len() - number.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let mut rest = &name[without_suffixes(name).len()..];
+    loop {
+        let clone = rest.strip_prefix(" [clone ");
+        let suffix = clone.unwrap_or(rest);
+        let Some(number) = OF_FILES.iter().find_map(|it| suffix.strip_prefix(it)) else {
+            return &name[..name.len() - rest.len()];
+        };
+        let behind = number.trim_start_matches(|c: char| c.is_ascii_digit());
+        rest = clone.map_or(behind, |_| behind.strip_prefix(']').unwrap_or(behind));
     }
-    &name[..length]
+}
+
+/// By what a function that begins here comes before or after others of its name: if files of which
+/// a linker made one had them, behind others, by the numbers that tell the files: they stay where
+/// code moves.
+pub(super) fn order(name: &str, start: u64) -> u64 {
+    let of_files = &without_copies(name)[without_suffixes(name).len()..];
+    let numbers = of_files.split(['.', ']']).filter_map(|number| number.parse::<u64>().ok());
+    let add = |all: u64, number: u64| all.wrapping_mul(0x1_0000_0001).wrapping_add(number);
+    numbers.reduce(add).map_or(start, |number| number | 1 << 63)
 }
 
 /// The name without the numbers that compilers give to lambdas and closures, and these: `#2` of
@@ -252,10 +267,33 @@ impl<'f> Told<'f> {
     }
 }
 
-/// The name of a library's file without its version.
-pub(super) fn without_version(library: &str) -> &str {
+/// The name of a library's file without its version: `libc.so` of `libc.so.6` and `libc-2.36.so`.
+pub(super) fn without_version(library: &str) -> Cow<'_, str> {
     let end = library.find(".so.").map_or(library.len(), |at| at + ".so".len());
-    &library[..end]
+    let library = &library[..end];
+    let versioned = library.strip_suffix(".so").and_then(|name| name.rsplit_once('-'));
+    let is_version = |text: &str| text.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit());
+    match versioned {
+        Some((name, version)) if is_version(version) => format!("{name}.so").into(),
+        _ => library.into(),
+    }
+}
+
+/// What libraries are called across builds, by the paths of their files in the guest: without
+/// versions, and with their folders if others have the same name.
+pub(super) fn libraries<'p>(paths: impl Iterator<Item = &'p str>) -> HashMap<&'p str, String> {
+    let mut called: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    for path in paths {
+        called.entry(without_version(ends(&[path])[0]).into_owned()).or_default().insert(path);
+    }
+    let told = |(name, paths): (String, BTreeSet<&'p str>)| {
+        let folder = |path: &str| path.rsplit_once('/').map_or("", |(folder, _)| folder).to_owned();
+        let whole: Vec<String> = paths.iter().map(|path| folder(path) + "/" + &name).collect();
+        let shown = ends(&whole.iter().map(String::as_str).collect::<Vec<_>>());
+        let shown: Vec<String> = shown.into_iter().map(str::to_owned).collect();
+        paths.into_iter().zip(shown)
+    };
+    called.into_iter().flat_map(told).collect()
 }
 
 /// Matches the functions of builds. Functions of one name in an image are told apart only if all
@@ -354,9 +392,25 @@ mod tests {
             ("poll.__uniq.3248.llvm.117", "poll.__uniq.3248.llvm.117"),
             ("poll.part.0.lto_priv.1", "poll"),
             ("poll", "poll"),
+            ("f() [clone .lto_priv.1] [clone .cold]", "f() [clone .lto_priv.1]"),
         ] {
             assert_eq!(without_copies(name), own);
         }
+        // Whatever the order of their addresses, which partitions turn around.
+        assert!(order("poll.lto_priv.0", 0x2000) < order("poll.lto_priv.1.cold", 0x1000));
+        assert_eq!(order("poll.constprop.0", 0x1000), 0x1000);
+    }
+
+    #[test]
+    fn libraries_are_called_the_same_in_all_builds() {
+        let old = ["/opt/libfoo.so.1.2", "/lib/libc-2.36.so", "/a/x/libz.so", "/b/x/libz.so.1"];
+        let new = ["/opt/libfoo.so.1.3", "/usr/lib/libc.so.6", "/a/x/libz.so.2", "/b/x/libz.so"];
+        let expected = ["libfoo.so", "libc.so", "a/x/libz.so", "b/x/libz.so"];
+        for paths in [old, new] {
+            let called = libraries(paths.into_iter());
+            assert_eq!(paths.map(|path| called[path].as_str()), expected);
+        }
+        assert_eq!(without_version("guest-agent.so"), "guest-agent.so");
     }
 
     fn function(name: &str, place: Option<(u32, u32)>) -> Function {

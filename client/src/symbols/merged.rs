@@ -284,20 +284,21 @@ mod tests {
     }
 
     /// A name of the program and of a library, of which one guest ran both and the next one. The
-    /// program's file has another name in each build.
+    /// files have other names in each build.
     #[test]
     fn functions_of_one_name_in_two_images_are_told_apart() {
         let mut merger = GuestMerger::default();
-        for (program, ran) in [("old.elf", &[0, 1][..]), ("new.elf", &[1])] {
+        for (build, ran) in [(2, &[0, 1][..]), (3, &[1])] {
             let mut builder = ProfileBuilder::new();
             for at in ran {
                 builder.add_stack(0, 1, &[Frame::leaf(*at)]).unwrap();
             }
             let profile = builder.finish();
             let mut names = Names::new(profile.frames().len(), 0);
-            let images =
-                [names.add_image(program, None), names.add_image("/lib/libfoo.so.1", None)];
+            let files = ["elf", "debug"].map(|kind| format!("{build}.{kind}"));
+            let images = files.map(|file| names.add_image(&file, None));
             names.set_program(images[0]);
+            names.set_library(images[1], &format!("/lib/libfoo.so.1.{build}"));
             for frame in profile.frame_ids() {
                 let image = images[profile.frame(frame).lookup_address().unwrap() as usize];
                 let function = names.function(Some(image), "helper");

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use super::error::SymbolError;
-use super::identity::{stem, without_copies};
+use super::identity::{order, stem, without_copies};
 use super::name_table::{Entry, NameTable};
 use super::ocaml;
 
@@ -97,8 +97,8 @@ impl SymbolFile {
     }
 }
 
-/// The functions of all lists that share a function's name, with itself, and where the functions
-/// begin that they are; none if it is the only one.
+/// The functions of all lists that share a function's name, with itself, and the
+/// [order](super::identity::order) of the functions that they are; none if it is the only one.
 ///
 /// Symbols that differ in what compilers add to copies and parts are one function. If two do not
 /// differ, it is not known of which of them the others are parts or copies: each symbol counts as a
@@ -122,7 +122,10 @@ pub(super) fn namesakes<'l>(
     let wholes = functions.values().flat_map(|parts| {
         let names: HashSet<&str> = parts.iter().map(|entry| &*entry.name).collect();
         let is_one = ocaml::stem(&of.name).is_none() && names.len() == parts.len();
-        parts.iter().map(move |entry| (*entry, if is_one { parts[0].start } else { entry.start }))
+        parts.iter().map(move |entry| {
+            let whole = if is_one { parts[0].start } else { entry.start };
+            (*entry, if is_one { order(&entry.name, whole) } else { whole })
+        })
     });
     let wholes: Vec<(&Entry<'_>, u64)> = wholes.collect();
     match wholes.iter().all(|(_, whole)| *whole == wholes[0].1) {

@@ -1,11 +1,11 @@
 //! A profile with names.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::debug_info::Declared;
 use super::demangle::demangle;
 use super::error::SymbolWarning;
-use super::identity::{AcrossBuilds, Place, ends, labelled, without_version};
+use super::identity::{AcrossBuilds, Place, ends, labelled, libraries};
 use super::memory_work::allocator_depth;
 use crate::printable::Printable;
 use crate::profile::{BuildId, Frame, FrameId, Mapping, Mode, Profile};
@@ -309,6 +309,8 @@ pub(crate) struct Names {
     image_ids: HashMap<(String, String), ImageId>,
     /// The image that is no library.
     program: Option<ImageId>,
+    /// The paths of libraries in the guest.
+    in_guest: HashMap<ImageId, String>,
     pub(crate) mappings: Vec<MappingSymbols>,
     pub(crate) warnings: Vec<SymbolWarning>,
 }
@@ -375,13 +377,31 @@ impl Names {
 
     /// See [`labelled`].
     pub(super) fn labelled(&self) -> (Vec<Function>, Vec<FunctionId>) {
-        let (mut functions, first) = labelled(&self.functions, &self.files);
-        for function in &mut functions {
-            if let Some(library) = function.image.filter(|image| Some(*image) != self.program) {
-                function.across.library = without_version(self.image_name(library)).to_owned();
+        labelled(&self.functions, &self.files)
+    }
+
+    /// Tells functions of one name in several images apart.
+    fn tell_images(&self, profile: &Profile, functions: &mut [Function]) {
+        let path = |image: ImageId| match self.in_guest.get(&image) {
+            Some(path) => path.as_str(),
+            None => &self.images[image.0 as usize],
+        };
+        let is_library = |image: &ImageId| Some(*image) != self.program;
+        let all = (0..self.images.len() as u32).map(ImageId).filter(is_library).map(path);
+        let mapped = profile.mappings().iter().map(|mapping| mapping.path.as_str());
+        let called = libraries(all.chain(mapped));
+        let mut images: HashMap<String, HashSet<Option<ImageId>>> = HashMap::new();
+        for function in &mut *functions {
+            if let Some(image) = function.image.filter(is_library) {
+                function.across.library = called[path(image)].clone();
+            }
+            images.entry(function.name.clone()).or_default().insert(function.image);
+        }
+        for Function { name, across, .. } in functions {
+            if images[name.as_str()].len() > 1 && !across.library.is_empty() {
+                *name += &format!(" ({})", across.library);
             }
         }
-        (functions, first)
     }
 
     /// The path of a source file.
@@ -404,6 +424,11 @@ impl Names {
     /// Says which image is the program.
     pub(super) fn set_program(&mut self, image: ImageId) {
         self.program.get_or_insert(image);
+    }
+
+    /// Says where a library lies in the guest.
+    pub(super) fn set_library(&mut self, image: ImageId, path: &str) {
+        self.in_guest.entry(image).or_insert_with(|| path.to_owned());
     }
 
     pub(crate) fn function(&mut self, image: Option<ImageId>, raw_name: &str) -> FunctionId {
@@ -556,7 +581,8 @@ impl Names {
             });
             ends.push(symbols.len() as u32);
         }
-        let (functions, first) = self.labelled();
+        let (mut functions, first) = self.labelled();
+        self.tell_images(profile, &mut functions);
         for symbol in &mut symbols {
             symbol.function = first[symbol.function.index()];
         }

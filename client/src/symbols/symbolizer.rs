@@ -7,7 +7,9 @@ use super::debug_file;
 use super::debug_info::{DebugInfo, DebugSections};
 use super::demangle::is_mangled;
 use super::error::{SymbolError, SymbolWarning};
-use super::identity::{AcrossBuilds, Place, has_place, stem, without_copies, without_suffixes};
+use super::identity::{
+    AcrossBuilds, Place, has_place, order, stem, without_copies, without_suffixes, without_version,
+};
 use super::image::Image;
 use super::image_bytes::ElfFile;
 use super::images::{Assigned, Group, Images};
@@ -141,8 +143,9 @@ impl Symbolizer {
         let image = assigned.or(found.as_ref());
         if let Some(image) = image {
             let id = names.add_image(&path_text(image), image.build_id());
-            if is_program {
-                names.set_program(id);
+            match is_program {
+                true => names.set_program(id),
+                false => names.set_library(id, &mappings[group.mappings[0]].path),
             }
             image_id = Some(id);
             let linked = frames
@@ -376,12 +379,12 @@ impl NameSource<'_, '_> {
             let whole = symbol.map(|symbol| self.table.whole(symbol));
             // A program's functions have different names, but for those that only one file sees.
             let place = place.or_else(|| match whole.map(|it| (it.is_local(), it.file))? {
-                (true, None) => Some(names.place_at(whole?.start)),
+                (true, None) => Some(names.place_at(order(raw_name, whole?.start))),
                 (_, Some((file, _))) if !is_source(file) => match without_suffixes(raw_name) {
                     // A unit of Rust's compiler holds copies of others' functions.
                     name if name == without_copies(raw_name) => None,
                     // A linker's has statics of several files.
-                    _ => Some(names.place_at(whole?.start)),
+                    _ => Some(names.place_at(order(raw_name, whole?.start))),
                 },
                 // Files of one name may lie in several folders.
                 (_, Some((file, _))) => {
@@ -484,9 +487,9 @@ fn name_the_rest(profile: &Profile, by_mapping: &ByMapping, names: &mut Names) {
                 let mapping = by_mapping.of_frame[at].map(|mapping| &mappings[mapping as usize]);
                 let unnamed = by_mapping.unnamed.get(&id);
                 let distance = unnamed.map_or(0, |unnamed| unnamed.distance);
-                let image = match (unnamed, mapping) {
-                    (Some(unnamed), _) => names.image_name(unnamed.image).to_owned(),
-                    (None, Some(mapping)) => mapping.file_name().to_owned(),
+                let image = match (mapping, unnamed) {
+                    (Some(mapping), _) => mapping.file_name().to_owned(),
+                    (None, Some(unnamed)) => names.image_name(unnamed.image).to_owned(),
                     (None, None) => String::new(),
                 };
                 let offset = match (unnamed, mapping) {
@@ -505,7 +508,7 @@ fn name_the_rest(profile: &Profile, by_mapping: &ByMapping, names: &mut Names) {
                 let across = match image.as_str() {
                     _ if is_program => "[program]".to_owned(),
                     "" => "[outside of all images]".to_owned(),
-                    image => format!("[{image}]"),
+                    image => format!("[{}]", without_version(image)),
                 };
                 let image = unnamed.map(|unnamed| unnamed.image);
                 let mut function = Function::new(name, image, FunctionKind::Address);

@@ -75,6 +75,28 @@ fn callers_are_those_of_the_innermost_call() {
     );
 }
 
+/// A name that stands for several functions heads what they have together.
+#[test]
+fn calls_of_several_functions_do_not_name_one() {
+    let profile = profile();
+    let list = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&list, "1000 T main\n2000 T other\n3000 t f\n4000 t f\n5000 D data\n").unwrap();
+    let mut images = Images::new(ImageOptions::default());
+    images.add_symbols(list.path()).unwrap();
+    let symbolized = Symbolizer::new(images).resolve(&profile).unwrap();
+    for (name, heading) in [
+        ("f", "callers of f (2 functions), 60 samples"),
+        ("f (#2)", "callers of f (#2), 30 samples"),
+    ] {
+        let report = Report::new(&symbolized, ReportOptions::default());
+        let calls = Calls::of(&report, &name.parse().unwrap(), Direction::Callers).unwrap();
+        let mut text = Vec::new();
+        report.with_calls(calls).write(Format::Text, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains(heading), "{text}");
+    }
+}
+
 #[test]
 fn callees_are_those_of_the_outermost_call() {
     assert_eq!(tree(Direction::Callees), [(0, F, 30, 60), (1, G, 10, 30), (2, F, 20, 20)]);
