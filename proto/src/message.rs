@@ -410,9 +410,9 @@ messages! {
         peers: Peers,
         /// When the agent began to serve clients, on the monotonic clock in ns.
         server_since_ns: u64,
-        /// Time the agent spent on its own network work since then, in ns.
+        /// How long the agent has run for its own network work since then, in ns.
         server_ns: u64,
-        /// The longest single piece of that work, in ns.
+        /// The longest single piece of that work by the clock, in ns.
         server_longest_ns: u64,
         /// The share of one CPU that this work may take over time, in thousandths.
         server_share_permille: u32,
@@ -532,7 +532,7 @@ messages! {
         ended_wall_clock_ns: Option<u64>,
         /// The number of suspensions of the guest during the recording so far.
         gaps: u32,
-        /// Time of the agent's own network work within the epoch, in ns.
+        /// How long the agent ran for its own network work within the epoch, in ns.
         server_ns: u64,
         /// The number of vCPUs that follow. 0 in a crash dump: it only describes the recording,
         /// whose samples are in the rings.

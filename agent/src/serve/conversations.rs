@@ -356,10 +356,10 @@ impl<'a> Conversations<'a> {
     pub(super) fn end_work(&mut self, agent: &AnyAgent<'_, '_>, work: Work<'_>) {
         let now_ns = agent.platform().now_ns();
         let took_ns = now_ns.saturating_sub(work.started_ns);
-        self.until_ns = None;
-        self.server.total_ns += took_ns;
-        self.server.longest_ns = self.server.longest_ns.max(took_ns);
         let worked_ns = agent.platform().work_ns().saturating_sub(work.work_ns);
+        self.until_ns = None;
+        self.server.total_ns += worked_ns;
+        self.server.longest_ns = self.server.longest_ns.max(took_ns);
         self.budget.end_work(worked_ns);
     }
 }

@@ -327,6 +327,18 @@ fn a_recording_is_not_finished_before_its_last_epoch_waits() {
     assert_eq!((state, counters.ticks, epochs), (state::FINISHED, 1, 1));
 }
 
+/// Guards an agent that is blamed for what others had the CPU for.
+#[test]
+fn stolen_time_is_no_network_work() {
+    let (agent, service, mut client) = guest();
+    let work = service.borrow_mut().begin_work();
+    agent.platform().run(2_000_000);
+    agent.platform().steal(5_000_000);
+    service.borrow_mut().end_work(work);
+    let status: Status = read(&client.ask(&Check {})[0]);
+    assert_eq!((status.server_ns, status.server_longest_ns), (2_000_000, 7_000_000));
+}
+
 /// A guest that begins to serve again, for example over another network, must find its recordings
 /// unchanged: the ticks in between are counted, and a new recording has a new id.
 #[test]

@@ -238,7 +238,7 @@ fn what_has_no_code_is_an_error_that_says_why() {
     let path = program.path.to_str().unwrap();
     run("objcopy", &["--strip-all", path, stripped.to_str().unwrap()]);
     run("objcopy", &["--only-keep-debug", path, debug.to_str().unwrap()]);
-    let no_function = fails(&symbolizer(&stripped), &profile, &format!("stripped+{offset:#x}"));
+    let no_function = fails(&symbolizer(&stripped), &profile, &format!("program.elf+{offset:#x}"));
     let source = |error: &AnnotationError| match error {
         AnnotationError::Code { source, .. } => source.to_string(),
         other => panic!("{other}"),

@@ -50,7 +50,7 @@ pub(crate) struct BudgetUse {
     pub(crate) waited_ns: u64,
 }
 
-/// The agent's own network work, in ns.
+/// The agent's own network work, in ns: what it ran for, and the longest piece by the clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Busy {
     /// When counting began.

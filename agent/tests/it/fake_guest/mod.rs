@@ -89,7 +89,7 @@ unsafe impl Platform for FakePlatform {
     }
 
     fn work_ns(&self) -> u64 {
-        self.now_ns()
+        self.now_ns() - self.stolen_ns.load(Ordering::Relaxed)
     }
 
     fn wall_clock_ns(&self) -> Option<u64> {

@@ -62,19 +62,11 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
         .because("what is inlined into it is counted as its own");
         return Ok(vec![named(finding, text, share.share)]);
     }
-    let is_own = |label: LabelId| is_own(subject.report.labels.all()[label as usize].function);
-    let least = table.recorded as f64 * HALF;
-    let found = Calls::of(subject, least).dominating(least, table.whole, is_own);
-    let Some((label, chain)) = found else {
+    let found = with_callees(subject).filter(|(row, _)| row.total_share.low >= HALF);
+    let Some((row, chain)) = found else {
         return Ok(Vec::new());
     };
-    let text = subject.text(label);
-    // Whatever calls it: its row has all of its samples.
-    let function = subject.report.labels.all()[label as usize].function;
-    let row = table.rows.iter().find(|row| row.function == function && row.text == text);
-    let Some(share) = row.map(|row| row.total_share).filter(|share| share.low >= HALF) else {
-        return Ok(Vec::new());
-    };
+    let (text, share) = (&*row.text, row.total_share);
     let mut finding = Finding::new(
         RULE,
         score(share.share, HALF, SEVERE),
@@ -91,9 +83,26 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     Ok(vec![named(finding, text, share.share)])
 }
 
-/// The innermost function that has half of the samples with what it calls, and not nearly all:
-/// nothing of it stands out, but it is where to look.
-pub(super) fn innermost<'r>(subject: &Subject<'r>) -> Option<&'r FunctionRow> {
+/// The function that dominates half of the samples with what it calls, and the chain of callees
+/// that have most of it.
+fn with_callees<'r>(subject: &Subject<'r>) -> Option<(&'r FunctionRow, Vec<LabelId>)> {
+    let table = subject.table();
+    let all = subject.report.labels.all();
+    let is_own = |label: LabelId| is_own(subject, all[label as usize].function);
+    let least = table.recorded as f64 * HALF;
+    let (label, chain) = Calls::of(subject, least).dominating(least, table.whole, is_own)?;
+    // Whatever calls it: its row has all of its samples.
+    let (text, function) = (subject.text(label), all[label as usize].function);
+    let row = table.rows.iter().find(|row| row.function == function && row.text == text)?;
+    Some((row, chain))
+}
+
+/// Where to look if nothing stands out: what seems to dominate, or else the innermost function that
+/// has half of the samples with what it calls, and not nearly all.
+pub(super) fn most<'r>(subject: &Subject<'r>) -> Option<&'r FunctionRow> {
+    if let Some((row, _)) = with_callees(subject) {
+        return Some(row);
+    }
     let table = subject.table();
     let (least, most) = (table.recorded as f64 * HALF, table.whole as f64 * WAY);
     let rows = table.rows.iter().filter(|row| (least..most).contains(&(row.total as f64)));

@@ -148,7 +148,7 @@ fn the_most<'r>(report: &'r Report<'_>) -> Option<(String, Option<&'r str>)> {
     }
     // Of allocations no rule judges functions.
     let stands = if table.unit == Unit::Samples { "no function stands out; " } else { "" };
-    if let Some(row) = dominating::innermost(&Subject::of(report)) {
+    if let Some(row) = dominating::most(&Subject::of(report)) {
         let share = with_interval(&row.total_share, table.unit);
         let found = format!("{stands}most is of `{}` and what it calls: {share}", row.text);
         return Some((found, Some(&row.text)));
