@@ -17,7 +17,7 @@ fn the_first_interrupt_is_acknowledged_at_once() {
     let guests = format!("[[guests]]\nname = \"web\"\naddress = \"{address}\"\n");
     fs::write(folder.path().join("fleet.toml"), guests).unwrap();
     let mut record = Command::new(env!("CARGO_BIN_EXE_unikprof-fleet"))
-        .args(["record", "--guests", "fleet.toml"])
+        .args(["record", "--guests", "fleet.toml", "-o", "run/"])
         .current_dir(folder.path())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
