@@ -120,7 +120,7 @@ impl ProgressLine {
 
     /// Says that the user's first request to stop has arrived; may be called on any thread.
     pub(crate) fn stopping(&self, kept: &str) -> impl Fn() + Send + 'static {
-        let text = format!("stopping; the {kept} so far are kept (press Ctrl-C again to give up)");
+        let text = stopping(kept);
         let (bar, is_terminal) = (self.bar.clone(), self.is_terminal);
         move || say(&bar, is_terminal, &text)
     }
@@ -128,6 +128,11 @@ impl ProgressLine {
     fn say(&self, text: &str) {
         say(&self.bar, self.is_terminal, text);
     }
+}
+
+/// What the user's first request to stop is acknowledged with.
+pub(crate) fn stopping(kept: &str) -> String {
+    format!("stopping; the {kept} so far are kept (press Ctrl-C again to give up)")
 }
 
 impl Observer for ProgressLine {

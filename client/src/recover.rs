@@ -9,13 +9,14 @@ mod assembly;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use memchr::{memchr, memmem};
 use unikprof_proto::console::{self, BYTES, LETTERS, MARK, Piece};
 use unikprof_proto::file::BlockHead;
 
+use crate::recording;
 use assembly::{assemble, described};
 
 /// The most bytes of dumps that are kept: the oldest dumps are given up first.
@@ -36,6 +37,9 @@ pub struct Search {
     pub(crate) given_up: usize,
     /// Why a guest wrote no dump.
     pub(crate) refusal: Option<String>,
+    /// How many lines with the mark are no lines of a dump, as if they were cut or altered. Wrapped
+    /// lines count too, also if they could be joined.
+    pub(crate) spoiled: usize,
 }
 
 /// A dump as lines of a log or a block of memory bring it.
@@ -70,9 +74,11 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// The percentage that there is.
+    /// The percentage that there is, if that is known. Of a dump that has its length and another
+    /// checksum, it is not.
     pub(crate) fn percent(&self) -> Option<u64> {
-        self.of.map(|of| (self.found as u64).saturating_mul(100) / of.max(1))
+        let of = self.of.filter(|of| (self.found as u64) < *of);
+        of.map(|of| (self.found as u64).saturating_mul(100) / of)
     }
 }
 
@@ -82,9 +88,17 @@ impl fmt::Display for Missing {
         match (self.is_log, self.of) {
             (true, Some(of)) => {
                 let (of, found) = (lines(of), lines(self.found as u64));
-                write!(f, "{} of the dump's {of} lines are not in the log", of - found.min(of))
+                match of.saturating_sub(found) {
+                    0 => f.write_str("the dump's lines do not match its checksum"),
+                    lost => {
+                        write!(f, "{lost} of the dump's {of} lines are altered or not in the log")
+                    }
+                }
             }
             (true, None) => f.write_str("the log lacks lines of the dump, also its first"),
+            (false, Some(of)) if self.found as u64 >= of => {
+                f.write_str("the dump's block in memory was overwritten in part")
+            }
             (false, _) => f.write_str("the dump's block in memory was cut or overwritten"),
         }
     }
@@ -126,7 +140,8 @@ fn is_core_file(bytes: &[u8]) -> bool {
 }
 
 /// Beginnings of files in which nothing can be found, with what they are.
-const OTHER_FILES: [(&[u8], &str); 8] = [
+const OTHER_FILES: [(&[u8], &str); 9] = [
+    (&recording::MAGIC, "a recording already: `report` shows it"),
     (b"\xfd7zXZ\0", "compressed by xz: decompress it first"),
     (b"\x28\xb5\x2f\xfd", "compressed by zstd: decompress it first"),
     (b"BZh", "compressed by bzip2: decompress it first"),
@@ -194,7 +209,7 @@ impl Search {
         let is_compressed = start.starts_with(&[0x1f, 0x8b]);
         let source = start.chain(source);
         let mut source: Box<dyn Read> =
-            if is_compressed { Box::new(MultiGzDecoder::new(source)) } else { Box::new(source) };
+            if is_compressed { Box::new(Members::of(source)) } else { Box::new(source) };
         let (mut log, mut memory) = (LogScanner::default(), MemoryScanner::default());
         let mut chunk = vec![0; CHUNK];
         loop {
@@ -210,7 +225,7 @@ impl Search {
             log.feed(&chunk[..read], self);
             memory.feed(&chunk[..read], self);
             if is_enough(self, &chunk[..read]) || read == 0 {
-                log.push(b'\n', self);
+                log.end(self);
                 memory.end(self);
                 return Ok(obstacle);
             }
@@ -299,6 +314,37 @@ impl Dump {
     }
 }
 
+/// The contents of a file that was compressed by gzip, in one or more members. Zeros may follow
+/// them: the file's space was reserved, or it was copied in blocks.
+struct Members<R: Read>(Option<GzDecoder<BufReader<R>>>);
+
+impl<R: Read> Members<R> {
+    fn of(source: R) -> Self {
+        Members(Some(GzDecoder::new(BufReader::new(source))))
+    }
+}
+
+impl<R: Read> Read for Members<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.0 {
+            let read = member.read(buffer)?;
+            if read != 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            let bytes = member.get_mut().fill_buf()?;
+            let is_end = bytes.is_empty();
+            match bytes.iter().take_while(|byte| **byte == 0).count() {
+                0 => {
+                    let ended = self.0.take().filter(|_| !is_end);
+                    self.0 = ended.map(|member| GzDecoder::new(member.into_inner()));
+                }
+                zeros => member.get_mut().consume(zeros),
+            }
+        }
+        Ok(0)
+    }
+}
+
 /// What follows the mark if a guest writes no dump, before the reason.
 const REFUSAL: &[u8] = b" no crash dump: ";
 
@@ -354,6 +400,7 @@ impl LogScanner {
         let is_next = mark[self.matched] == byte;
         self.matched = if is_next { self.matched + 1 } else { usize::from(byte == mark[0]) };
         if self.matched == mark.len() {
+            self.spoil(search);
             (self.matched, self.text) = (0, Some(Vec::with_capacity(LETTERS)));
             return;
         }
@@ -363,13 +410,30 @@ impl LogScanner {
         text.push(byte);
         let is_refusal = text.starts_with(&REFUSAL[..text.len().min(REFUSAL.len())]);
         if !is_refusal && console::value(byte).is_none() {
-            self.text = None;
+            self.spoil(search);
         } else if !is_refusal && text.len() == LETTERS {
-            if let Some(piece) = Piece::decode(text) {
-                search.line(&piece);
+            match Piece::decode(text) {
+                Some(piece) => {
+                    search.line(&piece);
+                    self.text = None;
+                }
+                None => self.spoil(search),
             }
-            self.text = None;
         }
+    }
+
+    /// Gives up what follows the last mark, which is no line of a dump any more if it ever was.
+    fn spoil(&mut self, search: &mut Search) {
+        const FEWEST: usize = 16;
+        let is_line = |text: Vec<u8>| {
+            text.get(..FEWEST).is_some_and(|text| text.iter().all(|b| console::value(*b).is_some()))
+        };
+        search.spoiled += usize::from(self.text.take().is_some_and(is_line));
+    }
+
+    fn end(&mut self, search: &mut Search) {
+        self.push(b'\n', search);
+        self.spoil(search);
     }
 
     fn end_line(&mut self, search: &mut Search) {
@@ -514,6 +578,9 @@ mod tests {
         memory[at + 300] ^= 1;
         let altered = find(&memory);
         assert!(altered[0].missing.is_some() && altered[0].file.is_empty());
+        let missing = altered[0].missing.unwrap();
+        let told = (missing.percent(), missing.to_string());
+        assert_eq!(told, (None, "the dump's block in memory was overwritten in part".into()));
         assert_eq!(altered[1].missing, None);
         // The longer one was cut: the other lies where the rest of it should.
         let cut = &block(&file(600, 4))[..200];
@@ -574,6 +641,56 @@ mod tests {
         let found = find(&head.encode());
         let missing = Missing { found: 24, of: Some(u64::MAX), is_log: false };
         assert_eq!((found[0].missing, found[0].file.len()), (Some(missing), 0));
+    }
+
+    /// Guards against advice to look at the guest's panic handler, where it has written every line.
+    #[test]
+    fn lines_that_are_cut_or_altered_are_counted() {
+        let [one, other] = [1, 2].map(|seed| -> Vec<String> {
+            Lines::of(&block(&file(500, seed))).map(|line| line.to_string()).collect()
+        });
+        let in_turn = one.iter().zip(&other).map(|(one, other)| {
+            let ((a, b), (c, d)) = (one.split_at(50), other.split_at(50));
+            format!("(d1) {a}\n(d2) {c}\n(d1) {b}\n(d2) {d}\n")
+        });
+        let cut =
+            |columns: usize| one.iter().map(|line| line[..columns].to_owned() + "\r\n").collect();
+        let altered = one.join("\n").to_lowercase();
+        let logs = [(cut(70), 14), (cut(30), 14), (in_turn.collect(), 28), (altered, 14)];
+        for (log, lines) in logs {
+            let mut search = Search::default();
+            search.read(log.as_bytes()).unwrap();
+            assert_eq!(search.spoiled, lines, "{log}");
+            assert_eq!(search.finish(), []);
+        }
+        // Other lines with the mark.
+        let mut search = Search::default();
+        let others = "unikprof: no crash dump: small\nunikprof: up\nunikprof:listening on port 3\n";
+        search.read(others.as_bytes()).unwrap();
+        assert_eq!(search.spoiled, 0);
+    }
+
+    /// Guards against a whole file that is said to be cut: its space was reserved.
+    #[test]
+    fn zeros_behind_the_members_of_a_gzip_are_none_of_them() {
+        use flate2::Compression;
+        let gzip = |text: &str| {
+            let mut packed = flate2::read::GzEncoder::new(text.as_bytes(), Compression::fast());
+            let mut bytes = Vec::new();
+            packed.read_to_end(&mut bytes).unwrap();
+            bytes
+        };
+        let text = log(&file(500, 1));
+        let (before, after) = text.split_at(300);
+        let zeros = vec![0; 3 * CHUNK];
+        let members = [gzip(before), zeros.clone(), gzip(after), zeros].concat();
+        let damaged = [gzip(&text), b"\0\x01".to_vec()].concat();
+        let cut = "compressed by gzip, and damaged or cut";
+        for (bytes, obstacle) in [(members, None), (damaged, Some(cut))] {
+            let mut search = Search::default();
+            assert_eq!(search.read(&bytes[..]).unwrap(), obstacle);
+            assert_eq!(search.finish()[0].missing, None);
+        }
     }
 
     /// Guards against advice to look at the guest's panic handler, where the log is what it lies at.

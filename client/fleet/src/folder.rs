@@ -363,6 +363,11 @@ pub(super) mod tests {
     }
 
     impl Sent {
+        /// What lacks something, for this reason.
+        pub(crate) fn incomplete(reason: &'static str) -> Sent {
+            Sent { incomplete: Some(reason), ..Sent::default() }
+        }
+
         fn samples(&self) -> u64 {
             self.counts.iter().map(|(_, count)| count).sum()
         }

@@ -31,6 +31,6 @@ mod targets;
 
 pub(crate) use collect::{Audit, CollectError, collect};
 pub(crate) use config::Config;
-pub(crate) use record::{FleetRecording, FleetRequest, RecordedGuest, record};
+pub(crate) use record::{FleetRecordError, FleetRecording, FleetRequest, RecordedGuest, record};
 pub(crate) use serve::serve;
 pub(crate) use shard::Shard;

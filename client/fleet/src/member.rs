@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -258,14 +259,19 @@ pub(super) enum GuestError {
     Connection(#[from] ConnectionError),
     #[error("{}", advised(.0))]
     Record(#[from] RecordError),
-    #[error(transparent)]
+    #[error("{}", of_image(.0))]
     Symbols(#[from] SymbolError),
     #[error(transparent)]
-    CallerTable(#[from] CallerTableError),
+    CallerTable(CallerTableError),
     #[error("the recording cannot be read: {0}")]
     Recording(#[from] RecordingError),
     #[error("the recording is incomplete: {0}")]
     Incomplete(String),
+    #[error(
+        "{} is incomplete, and was not replaced: the guest may still hold the rest (`unikprof-client \
+         connect ADDR status` tells); choose another folder, or move the file", path.display()
+    )]
+    Replaces { path: PathBuf },
     #[error(
         "the recording ended early: nobody waits for it, the server stops, or the guest has left \
          the fleet"
@@ -283,6 +289,15 @@ pub(super) enum GuestError {
     Temporary(std::io::Error),
 }
 
+impl From<CallerTableError> for GuestError {
+    fn from(error: CallerTableError) -> Self {
+        match error {
+            CallerTableError::Symbols(error) => error.into(),
+            error => GuestError::CallerTable(error),
+        }
+    }
+}
+
 impl GuestError {
     /// The program's exit code for it.
     pub(super) fn exit_code(&self) -> u8 {
@@ -293,7 +308,9 @@ impl GuestError {
             GuestError::CallerTable(error) => exit_code::of_caller_table(error),
             GuestError::Recording(_) | GuestError::Symbols(_) => exit_code::INPUT,
             GuestError::Incomplete(_) | GuestError::Ended => exit_code::INCOMPLETE,
-            GuestError::Report(_) | GuestError::Temporary(_) => exit_code::OUTPUT,
+            GuestError::Report(_) | GuestError::Temporary(_) | GuestError::Replaces { .. } => {
+                exit_code::OUTPUT
+            }
             GuestError::NothingRecent => exit_code::REFUSED,
         }
     }
@@ -372,6 +389,23 @@ impl Member {
         for interrupt in running.iter() {
             interrupt.raise_once();
         }
+    }
+}
+
+/// The error's text, without options of `unikprof-client`.
+fn of_image(error: &SymbolError) -> String {
+    match error {
+        SymbolError::WrongBuildId { path, expected, .. } => format!(
+            "{} is not the guest's image, whose build-id is {expected}: name the image that the \
+             guest runs in fleet.toml",
+            path.display()
+        ),
+        SymbolError::NotElf { path, .. } => format!(
+            "{} is not an ELF file: name the guest's linked image as `image`, and a symbol list as \
+             `symbols`",
+            path.display()
+        ),
+        other => other.to_string(),
     }
 }
 

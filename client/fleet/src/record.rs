@@ -168,6 +168,9 @@ pub(crate) fn record(
             };
             let record = move || -> Result<_, GuestError> {
                 let symbolizer = symbolizer?;
+                if is_incomplete(&path) {
+                    return Err(GuestError::Replaces { path });
+                }
                 let member = Member::new(guest.clone());
                 let mut session = member.session(interrupt.clone(), RECONNECT)?;
                 let outcome = take::record_to(&mut session, &symbolizer, settings, &path, &mut ())?;
@@ -183,6 +186,12 @@ pub(crate) fn record(
         Ok(ended.collect())
     })?;
     merge(&guests, recorded)
+}
+
+/// Whether a file is a recording that lacks something. Opening a pipe would wait for its writer.
+fn is_incomplete(path: &Path) -> bool {
+    let there = || Recording::open(path, Reading::Salvage);
+    path.is_file() && there().is_ok_and(|there| there.completeness != Completeness::Complete)
 }
 
 /// What a guest's thread answers: its recording, and what names it.
@@ -343,8 +352,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::fs;
 
+    use unikprof_client::caller_table::CallerTableError;
     use unikprof_client::output::OutputError;
     use unikprof_client::record::RecordError;
+    use unikprof_client::symbols::SymbolError;
 
     use super::super::folder::tests::Sent;
     use super::*;
@@ -370,11 +381,39 @@ mod tests {
         assert_eq!(merged.exit_code(), exit_code::OUTPUT);
     }
 
-    /// The program has no such subcommands.
+    /// The guest may still hold what an interrupted program did not fetch.
+    #[test]
+    fn an_incomplete_recording_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let guests = folder.path().join("fleet.toml");
+        fs::write(&guests, "[[guests]]\nname = \"web\"\naddress = \"127.0.0.1:1\"\n").unwrap();
+        let path = folder.path().join("web.unikprof");
+        for (there, told) in
+            [(Sent::incomplete("no answer"), "was not replaced"), (Sent::default(), "connect to")]
+        {
+            there.write(&path);
+            let request =
+                FleetRequest { labels: Vec::new(), duration_ns: 1, period_ns: None, mode: None };
+            let config = Config::read(&guests).unwrap();
+            let recorded = record(config, &request, folder.path(), &Interrupt::default()).unwrap();
+            let failure = recorded.guests[0].outcome.as_ref().unwrap_err();
+            assert!(failure.text.contains(told), "{failure:?}");
+        }
+    }
+
+    /// The program has no such subcommands and options.
     #[test]
     fn advice_names_the_program_that_it_is_for() {
         let told = GuestError::from(RecordError::NotBegun { recording: 1 }).to_string();
         assert!(told.contains("`stop --discard`"), "{told}");
         assert!(told.contains("subcommands of `unikprof-client connect"), "{told}");
+        let wrong = SymbolError::WrongBuildId {
+            path: "web.elf".into(),
+            expected: "ab".parse().unwrap(),
+            found: None,
+        };
+        let wrong = CallerTableError::Symbols(wrong);
+        let told = GuestError::from(wrong).to_string();
+        assert!(told.contains("build-id is ab") && !told.contains("--"), "{told}");
     }
 }

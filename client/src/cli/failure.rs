@@ -121,7 +121,7 @@ impl Failure {
         path: PathBuf,
         displaced: Option<OutputError>,
         shown: Result<(), Failure>,
-        incomplete: Option<RecordError>,
+        incomplete: Option<impl ToString>,
     ) -> Result<(), Failure> {
         let after = |source: Failure| match source {
             Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => {

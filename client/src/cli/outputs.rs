@@ -187,6 +187,19 @@ impl ReportOutput {
         Ok((outputs, page))
     }
 
+    /// Refuses files that cannot be written, before anything is done for them.
+    ///
+    /// # Errors
+    /// Of the first such file.
+    pub fn expect_writable(outputs: &[ReportOutput]) -> Result<(), CommandError> {
+        let files = outputs.iter().filter_map(ReportOutput::file);
+        // Opening a pipe would wait for its reader.
+        for path in files.filter(|path| !is_device(path)) {
+            AtomicFile::create(path)?;
+        }
+        Ok(())
+    }
+
     /// Writes the reports, and their warnings. `is_text_shown`: another text has the warnings.
     pub fn write_all(
         outputs: &[ReportOutput],

@@ -1,6 +1,6 @@
 //! `recover`: extracts a recording from console logs or memory dumps.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,9 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 use thiserror::Error;
+use unikprof_proto::console::{LETTERS, MARK};
 
+use super::exit_code::INCOMPLETE;
 use super::failure::Failure;
 use super::output_format::OutputFormat;
 use super::outputs::no_input_is_replaced;
@@ -45,7 +47,8 @@ const HELP: &str = "\
 If a guest's panic handler writes the agent's crash dump, the guest's last
 seconds are on its console, in lines that begin with `unikprof:`, or in its
 memory. This command finds them among the other contents of the files, also if
-these are compressed by gzip, and writes them as a recording.
+these are compressed by gzip, and writes them as a recording. It replaces no
+recording of another crash, and none that holds more of the same one.
 
 Examples:
   unikprof-client recover /var/log/xen/console/guest-web.log -o crash.unikprof
@@ -60,13 +63,12 @@ pub(crate) enum RecoverError {
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("no crash dump in {files}: {why}")]
-    Nothing { files: String, why: &'static str },
+    Nothing { files: String, why: String },
     #[error(
-        "{} holds a complete recording and was not replaced by what is left of one: {missing}; \
-         give another name with -o",
+        "{} holds {holds}, and was not replaced: give another name with -o",
         path.display()
     )]
-    Replaces { path: PathBuf, missing: Missing },
+    Replaces { path: PathBuf, holds: &'static str },
     #[error("there are {found} crashes; there is no number {asked}")]
     NoSuchCrash { found: usize, asked: usize },
     #[error(
@@ -100,13 +102,7 @@ pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
     for warning in &warnings {
         tell!("warning: {warning}");
     }
-    let why = match warnings.is_empty() {
-        false => "see the warning above",
-        true => {
-            "expected lines with `unikprof:` as in a console log, or a memory block; check that \
-             the guest's panic handler writes the agent's crash dump"
-        }
-    };
+    let why = why(&warnings, search.spoiled);
     let all = search.finish();
     let newest = all.iter().enumerate().max_by_key(|(_, one)| (!one.file.is_empty(), one.unix_ns));
     let Some((newest, _)) = newest else {
@@ -125,40 +121,69 @@ pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
     {
         return Err(RecoverError::Unusable { number, missing }.into());
     }
-    match &output {
-        None => {
-            if all.len() > 1 {
-                tell!("{}", list(&all, number).trim_end());
-            }
-            print(&remains.file)?;
+    let Some(path) = output else {
+        if all.len() > 1 {
+            tell!("{}", list(&all, number).trim_end());
         }
-        Some(path) => {
-            if let Some(missing) = remains.missing
-                && is_complete(path)
-            {
-                return Err(RecoverError::Replaces { path: path.clone(), missing }.into());
-            }
-            let file = AtomicFile::create_private(path)?;
-            file.write_whole(|file| file.write_all(&remains.file))?;
-            print(match arguments.json {
-                true => json(&all, number, path, &warnings),
-                false => text(&all, number, path),
-            })?;
-        }
+        let written = print(&remains.file);
+        let Some(missing) = remains.missing else {
+            return written;
+        };
+        tell!("error: the recording is incomplete: {missing}");
+        // A reader that has had enough is no failure to hide that.
+        return Err(written
+            .err()
+            .filter(|failure| failure.text().is_some())
+            .unwrap_or(Failure::Told { exit_code: INCOMPLETE }));
+    };
+    if let Some(holds) = what_is_kept(&path, remains) {
+        return Err(RecoverError::Replaces { path, holds }.into());
     }
-    match remains.missing {
-        None => Ok(()),
-        Some(missing) => Err(Failure::Incomplete {
-            path: output.unwrap_or_else(|| STANDARD.into()),
-            reason: missing.to_string(),
-        }),
+    let file = AtomicFile::create_private(&path)?;
+    file.write_whole(|file| file.write_all(&remains.file))?;
+    let shown = print(match arguments.json {
+        true => json(&all, number, &path, &warnings),
+        false => text(&all, number, &path),
+    });
+    Failure::of_recording(path, None, shown, remains.missing)
+}
+
+/// Why there is no crash dump.
+fn why(warnings: &[String], spoiled: usize) -> String {
+    match spoiled {
+        // A program that writes such lines has the mark among its constants.
+        2.. => format!(
+            "{spoiled} lines with `unikprof:` are cut or altered; each must be in the log as the \
+             guest wrote it, {} characters from there on: check what cuts, wraps or changes lines",
+            MARK.len() + LETTERS
+        ),
+        _ if !warnings.is_empty() => "see the warning above".into(),
+        _ => "expected lines with `unikprof:` as in a console log, or a memory block; check that \
+              the guest's panic handler writes the agent's crash dump"
+            .into(),
     }
 }
 
-/// Whether a file holds a recording of which nothing is missing.
-fn is_complete(path: &Path) -> bool {
-    let recording = || Recording::open(path, Reading::Strict).ok();
-    path.is_file() && recording().is_some_and(|it| it.completeness == Completeness::Complete)
+/// What a file holds that must not be replaced by these remains: a recording, unless it is of the
+/// same crash and holds no more of it.
+fn what_is_kept(path: &Path, remains: &Remains) -> Option<&'static str> {
+    // Opening a pipe would wait for its writer.
+    let length = path.metadata().ok().filter(Metadata::is_file)?.len();
+    let there = Recording::open(path, Reading::Salvage).ok()?;
+    let this = Recording::read(&remains.file[..], path, Reading::Salvage).ok();
+    let crash = |of: &Recording| (of.agent.instance, of.agent.monotonic_ns, of.created_unix_ns);
+    let Some(this) = this.filter(|this| crash(this) == crash(&there)) else {
+        return Some("another recording");
+    };
+    // What is assembled grows with what there is, apart from the words that tell what is missing.
+    let held = |of: &Recording, length: u64| match &of.completeness {
+        Completeness::Complete => u64::MAX,
+        Completeness::Incomplete(reason) | Completeness::Salvaged(reason) => {
+            length.saturating_sub(reason.len() as u64)
+        }
+    };
+    let is_more = held(&there, length) > held(&this, remains.file.len() as u64);
+    (remains.missing.is_some() && is_more).then_some("more of this crash")
 }
 
 /// The file to write; `None` is standard output.

@@ -17,6 +17,7 @@ use super::{install_docs, outputs, signals};
 use crate::exit_code;
 use crate::interrupt::Interrupt;
 use crate::output::OutputError;
+use crate::progress;
 
 /// An error of a subcommand: its message, and the program's exit code.
 #[derive(Debug)]
@@ -31,6 +32,25 @@ impl CommandError {
     /// The command line is wrong.
     pub fn usage(message: impl Into<String>) -> CommandError {
         CommandError(Failure::Usage(message.into()))
+    }
+
+    /// The same error with more to tell.
+    #[must_use]
+    pub fn adding(self, text: &str) -> CommandError {
+        let told = self.0.text().map(|told| told + "\n").unwrap_or_default();
+        CommandError::new(told + text, self.0.exit_code())
+    }
+
+    /// Whether it is one: a reader of stdout that has gone is not.
+    pub fn is_failure(&self) -> bool {
+        self.0.exit_code() != exit_code::SUCCESS
+    }
+
+    /// Keeps this error in a result, and prints an earlier one.
+    pub fn note(self, result: &mut Result<(), CommandError>) {
+        let mut noted = std::mem::replace(result, Ok(())).map_err(|earlier| earlier.0);
+        outputs::note(&mut noted, self.0);
+        *result = noted.map_err(CommandError);
     }
 }
 
@@ -96,6 +116,14 @@ pub fn print_text(text: impl AsRef<[u8]>) -> Result<(), CommandError> {
 pub fn interrupt() -> Result<Interrupt, CommandError> {
     let interrupt = Interrupt::default();
     signals::listen(&interrupt).map_err(Failure::Signals)?;
+    Ok(interrupt)
+}
+
+/// [`interrupt`]; the first is acknowledged at once, with the words that samples are kept.
+pub fn interrupt_recording() -> Result<Interrupt, CommandError> {
+    let interrupt = Interrupt::default();
+    let stopping = || tell!("{}", progress::stopping("samples"));
+    signals::listen_telling(&interrupt, stopping, |_| false).map_err(Failure::Signals)?;
     Ok(interrupt)
 }
 

@@ -174,9 +174,53 @@ fn a_part_of_a_crash_does_not_replace_all_of_it() {
     let whole = fs::read(here.path().join("web.log.unikprof")).unwrap();
     part();
     let (_, error) = recover(exit_code::OUTPUT, &["web.log"]);
-    has(&error, &["web.log.unikprof holds a complete recording", "not replaced", "-o"]);
+    has(&error, &["web.log.unikprof holds more of this crash", "not replaced", "-o"]);
     assert_eq!(fs::read(here.path().join("web.log.unikprof")).unwrap(), whole);
     recover(exit_code::INCOMPLETE, &["web.log", "-o", "part.unikprof"]);
+
+    fs::write(&log, lines[..lines.len() / 3].join("\n")).unwrap();
+    recover(exit_code::OUTPUT, &["web.log", "-o", "part.unikprof"]);
+    part();
+    recover(exit_code::INCOMPLETE, &["web.log", "-o", "part.unikprof"]);
+    // What another crash left, here an earlier one, complete or not.
+    let other = Crash::of(4, 2, Some(TIME), 1_000_000_000).lines();
+    fs::write(&log, [&lines[..], &other].concat().join("\n")).unwrap();
+    for name in ["web.log.unikprof", "part.unikprof"] {
+        let words = ["web.log", "--crash", "2", "-o", name];
+        let (_, error) = recover(exit_code::OUTPUT, &words);
+        has(&error, &["holds another recording", "not replaced", "-o"]);
+    }
+    assert_eq!(fs::read(here.path().join("web.log.unikprof")).unwrap(), whole);
+}
+
+/// A reader of stdout that has had enough, or a full disk behind it, hides that something is missing.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_is_missing_is_told_wherever_the_output_goes() {
+    let here = tempfile::tempdir().unwrap();
+    let lines = Crash::new(3).lines();
+    fs::write(here.path().join("part.log"), lines[..lines.len() / 2].join("\n")).unwrap();
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into();
+    let closed = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        std::process::Stdio::from(writer)
+    };
+    let incomplete = exit_code::INCOMPLETE;
+    for (output, stdout, code, told) in [
+        ("s.unikprof", closed(), incomplete, &["what arrived is in s.unikprof"][..]),
+        ("s.unikprof", full(), incomplete, &["No space", "what arrived is in s.unikprof"]),
+        ("-", std::process::Stdio::null(), incomplete, &[]),
+        ("-", closed(), incomplete, &[]),
+        ("-", full(), exit_code::OUTPUT, &["No space"]),
+    ] {
+        let mut recover = program::command(&["recover", "part.log", "-o", output], here.path());
+        let ended = recover.stdout(stdout).output().unwrap();
+        let error = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(code.into()), "{output}: {error}");
+        has(&error, &[&["not in the log"], told].concat());
+        assert!(!error.contains("is in -"), "{error}");
+    }
 }
 
 /// Guards advice that fails because of a blank or a dash in a file's name.
@@ -333,9 +377,10 @@ fn of_several_crashes_the_newest_by_its_own_time_is_taken() {
     write([&others, &lines[..lines.len() / 2]]);
     let (told, _) = program::run(exit_code::INCOMPLETE.into(), &["recover", "log"], directory);
     has(&told, &["> 2  2027-01-15T08:00:00Z  web", "incomplete, 6"]);
-    let older_one = ["recover", "log", "--crash", "1"];
+    let older_one = ["recover", "log", "--crash", "1", "-o", "older"];
     program::run(exit_code::SUCCESS.into(), &older_one, directory);
-    assert_eq!(written(), older.block[BlockHead::LENGTH..]);
+    let written = fs::read(directory.join("older")).unwrap();
+    assert_eq!(written, older.block[BlockHead::LENGTH..]);
 }
 
 /// Guards against advice that fails, and against a crash without a recording whose guest and events
@@ -352,7 +397,7 @@ fn the_next_command_shows_what_is_in_the_file() {
     let (alloc, live) = (heap(mode::ALLOC), heap(mode::LIVE));
     for (name, log, code, said) in [
         ("whole", &lines[..], exit_code::SUCCESS, ["request", "300  request"]),
-        ("cut", cut, exit_code::INCOMPLETE, ["request", "are not in the log"]),
+        ("cut", cut, exit_code::INCOMPLETE, ["request", "not in the log"]),
         ("events", &of_events, exit_code::SUCCESS, ["request", "300  request"]),
         ("small", &small, exit_code::SUCCESS, ["request", "missing from a crash dump"]),
         ("alloc", &alloc, exit_code::SUCCESS, ["alloc", "alloc"]),

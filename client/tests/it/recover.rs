@@ -103,11 +103,17 @@ fn nothing_is_an_error_that_says_why() {
     let refused = "unikprof: no crash dump: too small\r\n";
     fs::write(directory.join("refused.log"), refused).unwrap();
     fs::write(directory.join("log.bz2"), "BZh91AY").unwrap();
+    let lines = log.lines().filter(|line| line.starts_with("unikprof:"));
+    let cut: String = lines.map(|line| line[..70].to_owned() + "\n").collect();
+    fs::write(directory.join("short.log"), cut).unwrap();
+    fs::write(directory.join("demo.unikprof"), unikprof_client::recording::MAGIC).unwrap();
     for (file, said) in [
         ("end.log", "the description of the guest"),
         ("other.log", "panic handler"),
         ("refused.log", "too small"),
         ("log.bz2", "bzip2"),
+        ("short.log", "28 lines with `unikprof:` are cut or altered"),
+        ("demo.unikprof", "demo.unikprof is a recording already"),
     ] {
         let (_, error) = expect(exit_code::INPUT, directory, &[file]);
         has(&error, &[said]);

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
+use tempfile::TempDir;
 use unikprof_client::cli::shared::{
-    CommandError, NamePattern, NamedAfter, ReportOutput, Target, interrupt, nanoseconds,
+    CommandError, NamePattern, NamedAfter, ReportOutput, Target, interrupt_recording, nanoseconds,
     no_input_is_replaced, print, print_text, rate,
 };
 use unikprof_client::exit_code;
@@ -17,7 +18,7 @@ use unikprof_client::record::Mode;
 use unikprof_client::report::{Format, Report, ReportOptions};
 use unikprof_client::units::percent;
 
-use crate::{Config, FleetRecording, FleetRequest, RecordedGuest, record};
+use crate::{Config, FleetRecordError, FleetRecording, FleetRequest, RecordedGuest, record};
 
 #[derive(Debug, Args)]
 #[command(after_help = RECORD_HELP, arg_required_else_help = true)]
@@ -61,6 +62,8 @@ Records all guests at the same time and shows them as one profile. Functions are
 the same if their names are, so guests can be of different builds, each named by
 its own image. A guest that is down is named and does not stop the others; the
 exit code is then 8. Ctrl-C ends all recordings early and keeps what there is.
+A guest whose recording in FOLDER/ is incomplete is not recorded: it may still
+hold the rest of that.
 
 A guest's distance from the rest is the share of its own time that it spends in
 other functions than all others together. Guests are named whose distance is
@@ -117,50 +120,86 @@ pub(super) fn run(arguments: &RecordArguments) -> Result<(), CommandError> {
         Target::Stdout => None,
     });
     no_input_is_replaced(inputs.iter().chain([&arguments.guests]), outputs)?;
-    let temporary;
-    let folder = match folders.first() {
-        Some(pattern) => pattern.expand(&after),
+    let (folder, temporary) = match folders.first() {
+        Some(pattern) => (pattern.expand(&after), None),
         None => {
-            let made = tempfile::tempdir();
-            temporary = made.map_err(OutputError::at(&std::env::temp_dir()))?;
-            temporary.path().to_owned()
+            let made = TempDir::with_prefix("unikprof-fleet-");
+            let made = made.map_err(OutputError::at(&std::env::temp_dir()))?;
+            (made.path().to_owned(), Some(made))
         }
     };
     fs::create_dir_all(&folder).map_err(OutputError::at(&folder))?;
-    let interrupt = interrupt()?;
+    ReportOutput::expect_writable(&reports)?;
+    let interrupt = interrupt_recording()?;
     let request = FleetRequest {
         labels: arguments.labels.clone(),
         duration_ns: arguments.duration_ns,
         period_ns: arguments.period_ns,
         mode: arguments.mode,
     };
-    let recorded = record(config, &request, &folder, &interrupt)?;
-    let exit_code = recorded.exit_code();
-    let problem = if recorded.is_displaced() { OTHER_NAMES } else { SOME_GUESTS };
-    let keeps_files = !folders.is_empty();
-    if arguments.json {
-        print(as_json(&recorded, keeps_files))?;
-    } else if !reports
-        .iter()
-        .any(|output| output.target == Target::Stdout && output.format != Format::Text)
-    {
-        print_text(as_text(&recorded))?;
-    }
-    if recorded.guests.iter().any(|guest| guest.outcome.is_ok()) {
+    let recorded = record(config, &request, &folder, &interrupt);
+    conclude(recorded, &reports, arguments.json, temporary)
+}
+
+/// Shows what was recorded, and tells what was not. A temporary folder of recordings is kept if not
+/// all of them were shown: the guests have them no longer.
+fn conclude(
+    recorded: Result<FleetRecording, FleetRecordError>,
+    reports: &[ReportOutput],
+    json: bool,
+    temporary: Option<TempDir>,
+) -> Result<(), CommandError> {
+    let mut shown = 0;
+    let ended = recorded.map_err(CommandError::from).and_then(|recorded| {
+        let read = recorded.guests.iter().filter(|guest| guest.outcome.is_ok()).count();
+        let problem = if recorded.is_displaced() { OTHER_NAMES } else { SOME_GUESTS };
+        let exit_code = recorded.exit_code();
+        let mut ended = show(recorded, reports, json, temporary.is_none());
+        if !ended.as_ref().is_err_and(CommandError::is_failure) {
+            shown = read;
+        }
+        if exit_code != exit_code::SUCCESS {
+            CommandError::new(problem, exit_code).note(&mut ended);
+        }
+        ended
+    });
+    let Some(folder) = temporary else { return ended };
+    ended.map_err(|error| match fs::read_dir(folder.path()).map_or(0, Iterator::count) > shown {
+        false => error,
+        true => error.adding(&format!(
+            "the guests' recordings are in {}; show each with `unikprof-client report`",
+            folder.keep().display()
+        )),
+    })
+}
+
+/// Writes all outputs that can be written.
+fn show(
+    recorded: FleetRecording,
+    reports: &[ReportOutput],
+    json: bool,
+    keeps_files: bool,
+) -> Result<(), CommandError> {
+    let is_other =
+        |output: &ReportOutput| output.target == Target::Stdout && output.format != Format::Text;
+    let mut shown = match (json, reports.iter().any(is_other)) {
+        (true, _) => print(as_json(&recorded, keeps_files)),
+        (false, false) => print_text(as_text(&recorded)),
+        (false, true) => Ok(()),
+    };
+    if !reports.is_empty() && recorded.guests.iter().any(|guest| guest.outcome.is_ok()) {
         let FleetRecording { profile, names, .. } = recorded;
         let symbolized = names.of(&profile);
         let options = ReportOptions {
-            columns: Some(ReportOutput::columns(&reports)),
+            columns: Some(ReportOutput::columns(reports)),
             ..ReportOptions::default()
         };
-        if !reports.is_empty() {
-            ReportOutput::write_all(&reports, &Report::new(&symbolized, options), false)?;
+        let report = Report::new(&symbolized, options);
+        if let Err(error) = ReportOutput::write_all(reports, &report, false) {
+            error.note(&mut shown);
         }
     }
-    match exit_code {
-        exit_code::SUCCESS => Ok(()),
-        exit_code => Err(CommandError::new(problem, exit_code)),
-    }
+    shown
 }
 
 /// A line for each guest, and what tells some from the rest.
@@ -266,8 +305,11 @@ fn as_json(recorded: &FleetRecording, keeps_files: bool) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use clap::Parser as _;
+    use unikprof_client::profile::Counters;
+    use unikprof_client::symbols::GuestMerger;
 
     use super::*;
+    use crate::record::GuestCounts;
 
     #[derive(clap::Parser)]
     struct Words {
@@ -292,6 +334,66 @@ mod tests {
             let words = words.into_iter().chain(path.to_str());
             let refused = run(&Words::parse_from(words).record).unwrap_err();
             assert!(format!("{refused:?}").contains("it would be replaced"), "{refused:?}");
+        }
+    }
+
+    /// Nobody would notice before the time has passed.
+    #[test]
+    fn a_report_that_cannot_be_written_is_refused_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let guests = folder.path().join("fleet.toml");
+        fs::write(&guests, "[[guests]]\nname = \"web\"\naddress = \"127.0.0.1:1\"\n").unwrap();
+        let report = folder.path().join("none/x.svg");
+        let words = ["record", "1s", "--guests", guests.to_str().unwrap(), "-o"];
+        let words = words.into_iter().chain(report.to_str());
+        let refused = format!("{:?}", run(&Words::parse_from(words).record).unwrap_err());
+        assert!(refused.contains("x.svg") && refused.contains("NotFound"), "{refused}");
+    }
+
+    /// Guards recordings that are thrown away although the guests have them no longer.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn recordings_that_could_not_be_shown_are_kept() {
+        let recorded = || {
+            let (profile, names, _) = GuestMerger::default().finish();
+            let counts = GuestCounts {
+                file: "web.unikprof".into(),
+                displaced: None,
+                counters: Counters::default(),
+                incomplete: None,
+                distance: None,
+            };
+            let (name, address) = ("web".to_owned(), "127.0.0.1:1".to_owned());
+            let guests = vec![RecordedGuest { name, address, outcome: Ok(counts) }];
+            FleetRecording { guests, profile, names, different: Vec::new() }
+        };
+        let to = |format, target: &str| ReportOutput {
+            format,
+            target: match target {
+                "-" => Target::Stdout,
+                path => Target::File(path.into()),
+            },
+        };
+        let reports = |text| [to(Format::Folded, "-"), to(Format::Text, text)];
+        let full = "cannot write /dev/full";
+        let stacks = "too many stacks";
+        for (recorded, text, told) in [
+            (Ok(recorded()), "/dev/full", Some(full)),
+            (Err(FleetRecordError::TooManyStacks), "/dev/null", Some(stacks)),
+            (Ok(recorded()), "/dev/null", None),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let path: PathBuf = folder.path().into();
+            fs::write(path.join("web.unikprof"), "x").unwrap();
+            let ended = conclude(recorded, &reports(text), false, Some(folder));
+            let Some(told) = told else {
+                ended.unwrap();
+                assert!(!path.exists());
+                continue;
+            };
+            let error = format!("{:?}", ended.unwrap_err());
+            assert!(error.contains(told) && error.contains(path.to_str().unwrap()), "{error}");
+            fs::remove_dir_all(path).unwrap();
         }
     }
 }

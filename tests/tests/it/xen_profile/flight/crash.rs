@@ -71,7 +71,7 @@ pub(crate) fn assert_on_console(lab: &Lab, name: &str) {
     fs::write(client.path("cut.log"), &log[..(begin + end) / 2]).unwrap();
     let cut = client.run(&["recover", "cut.log"]);
     let cut = cut.expect_code(unikprof_client::exit_code::INCOMPLETE);
-    assert!(cut.stderr.contains("are not in the log"), "{cut:?}");
+    assert!(cut.stderr.contains("not in the log"), "{cut:?}");
     let part = client.report("cut.log.unikprof", &["--json"]).expect_success();
     assert!(part.stderr.contains("is incomplete"), "{part:?}");
 }
