@@ -139,7 +139,8 @@ fn sealed() -> Vec<Vec<u8>> {
 /// A file as it is, and as the list of its frames.
 fn recordings(answers: &[u8]) -> Vec<Vec<u8>> {
     let mut content = Vec::new();
-    put(&FileHeader { client: "fuzz", created_unix_ns: 1 }, &mut content);
+    // When the fake guest was fetched, by its clock.
+    put(&FileHeader { client: "fuzz", created_unix_ns: 0x1800_0000_0000_0000 }, &mut content);
     let mut last = None;
     for frame in split(answers) {
         // An epoch's head comes with each vCPU's share, and is kept once.
