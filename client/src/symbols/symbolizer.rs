@@ -196,8 +196,8 @@ impl Symbolizer {
     ) {
         let warned = names.warnings.len();
         let separate = self.resolve_unchanged(image, id, linked, names, unnamed);
-        let changed = [Some(image), separate.as_ref()].into_iter().flatten();
-        if let Some(changed) = changed.filter(|file| file.bytes().has_changed()).next() {
+        let mut files = [Some(image), separate.as_ref()].into_iter().flatten();
+        if let Some(changed) = files.find(|file| file.bytes().has_changed()) {
             // What else is wrong with it may be so for that reason.
             names.warnings.truncate(warned);
             names.warnings.push(SymbolWarning::Changed { path: changed.path().to_owned() });
