@@ -323,7 +323,7 @@ impl Conversation {
                     Request::Copy { .. } => error.while_copying(),
                     _ => error.while_running(&name, &address),
                 };
-                match record::fetch_part(session, request, asked, path, observer) {
+                match record::fetch_part(session, request, asked, path, Some(&name), observer) {
                     Ok(outcome) => {
                         let incomplete = outcome.incomplete.map(advised);
                         Ok(Outcome { incomplete, ..outcome })
@@ -394,17 +394,7 @@ impl Conversation {
         if let Ok(outcome) = &outcome {
             let _ = kept.set(outcome.path.clone());
         }
-        let outcome = outcome.map_err(|error| match error {
-            RecordError::Unwritten { subcommand, source } => Failure::Unwritten {
-                command: format!(
-                    "connect {} {subcommand} --name {}",
-                    self.session.address(),
-                    describe::word(recording)
-                ),
-                source,
-            },
-            other => other.into(),
-        })?;
+        let outcome = outcome?;
         match &outcome.unacknowledged {
             None => {}
             Some((_, RecordError::Leased { text, .. })) => tell!(

@@ -121,7 +121,9 @@ pub fn of_record(error: &RecordError) -> u8 {
         RecordError::NoCallerTable | RecordError::Moment(_) => USAGE,
         RecordError::NothingRuns => KEY,
         RecordError::Leased { .. } => LEASED,
-        RecordError::Output(_) | RecordError::Unwritten { .. } => OUTPUT,
+        RecordError::Output(_) | RecordError::Unwritten { .. } | RecordError::FileLost { .. } => {
+            OUTPUT
+        }
         // The agent violated the protocol.
         RecordError::ShortRequests { .. }
         | RecordError::TooManyTold { .. }
@@ -174,7 +176,6 @@ impl Failure {
             Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => SUCCESS,
             Failure::Report { source: ReportError::NotBuiltIn { .. }, .. } => USAGE,
             Failure::Output(_)
-            | Failure::Unwritten { .. }
             | Failure::Report { .. }
             | Failure::Stdout(_)
             | Failure::Replaces { .. } => OUTPUT,

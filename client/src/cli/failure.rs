@@ -29,8 +29,6 @@ pub(crate) enum Failure {
     Connection(#[from] ConnectionError),
     #[error(transparent)]
     Record(#[from] RecordError),
-    #[error("{source}. What was not yet written is still in the guest: `{command}` fetches it")]
-    Unwritten { command: String, source: OutputError },
     #[error(
         "{} may hold earlier samples of this recording, and the guest has them no longer; choose \
          another name: `report` reads several files as one", path.display()

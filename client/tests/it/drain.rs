@@ -256,6 +256,32 @@ fn a_file_that_is_removed_or_replaced_while_it_is_written_is_kept_beside() {
     }
 }
 
+/// A file that is not there is not said to hold anything.
+#[cfg(unix)]
+#[test]
+fn what_cannot_be_kept_anywhere_is_told_as_lost() {
+    let outer = tempfile::tempdir().unwrap();
+    for at in [7, 10] {
+        let folder = outer.path().join("here");
+        std::fs::create_dir(&folder).unwrap();
+        let place = folder.clone();
+        let spoils = move |epoch: u64| {
+            if epoch == at {
+                std::fs::remove_dir_all(&place).unwrap();
+            }
+        };
+        let script = Script { on_acknowledge: Some(Arc::new(spoils)), ..script(20, 12, 3) };
+        let peer = Peer::start(script);
+        let address = peer.address.to_string();
+        let words = ["connect", &address, "record", "--name", "n", "-o", "r.unikprof"];
+        let mut command = program::command(&words, &folder);
+        let (_, told) = program::finished(7, command.env("TMPDIR", outer.path().join("none")));
+        program::has(&told, &["r.unikprof", " bytes, which the guest has cleared, are lost"]);
+        assert!(!told.contains("what arrived is in"), "{told}");
+        assert_eq!(told.contains("stop --name n` fetches it"), at == 7, "{told}");
+    }
+}
+
 /// What a pipe has taken is cleared in the guest, and the rest is not lost.
 #[cfg(unix)]
 #[test]
