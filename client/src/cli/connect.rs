@@ -1,7 +1,6 @@
 //! `connect`: talking to an agent.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
 
 use unikprof_proto::code::role;
 
@@ -19,9 +18,9 @@ use super::outputs::{
 use super::recordings::{
     DownloadArguments, RecordArguments, StartArguments, StopArguments, UnwindArguments,
 };
+use super::signals::Kept;
 use super::top::{self, TopArguments};
-use super::{print, print_local};
-use super::{signals, snapshot, status, trace};
+use super::{print, print_local, snapshot, status, trace};
 use crate::allocator;
 use crate::caller_table::{self, Prepared, Reserve};
 use crate::charset::local;
@@ -379,22 +378,12 @@ impl Conversation {
         // Until here Ctrl-C may end the program as it ends any other: there is nothing to clean up.
         let mut progress = ProgressLine::on_stderr();
         let stopping = progress.stopping("samples");
-        let kept: Arc<OnceLock<PathBuf>> = Arc::default();
-        let told = Arc::clone(&kept);
-        let ending = move |_| {
-            let path = told.get();
-            if let Some(path) = path {
-                tell!("error: interrupted; the recording is in {}", path.display());
-            }
-            path.is_some()
-        };
-        signals::listen_telling(&self.interrupt, stopping, ending).map_err(Failure::Signals)?;
+        let kept = Kept::default();
+        kept.listen(&self.interrupt, stopping).map_err(Failure::Signals)?;
         let outcome = get(&mut self.session, plan.recording.path(), &mut progress);
         progress.finish();
-        if let Ok(outcome) = &outcome {
-            let _ = kept.set(outcome.path.clone());
-        }
         let outcome = outcome?;
+        kept.is_in(&outcome.path);
         match &outcome.unacknowledged {
             None => {}
             Some((_, RecordError::Leased { text, .. })) => tell!(
@@ -413,7 +402,8 @@ impl Conversation {
             false => self.show(&plan, symbolizer, &outcome),
         };
         let Outcome { path, displaced, incomplete, .. } = outcome;
-        let ended = Failure::of_recording(path, displaced, shown, incomplete);
+        let is_only = taken.is_some() && plan.is_for_stdout();
+        let ended = Failure::of_recording(path, displaced, shown, is_only, incomplete);
         ended.inspect_err(|failure| {
             if failure.text().is_some() {
                 plan.recording.keep();

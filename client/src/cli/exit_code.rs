@@ -201,7 +201,10 @@ impl Failure {
             Failure::Diff(DiffError::NoSuchFunction { .. } | DiffError::NoWork { .. }) => USAGE,
             Failure::Diff(_) => INPUT,
             Failure::Slower => SLOWER,
-            Failure::AfterRecording { source, .. } => source.exit_code(),
+            Failure::AfterRecording { source, .. } => match source.exit_code() {
+                SUCCESS => OUTPUT,
+                other => other,
+            },
             Failure::View(ViewError::Code(_)) => INPUT,
             Failure::View(_)
             | Failure::Browser { .. }

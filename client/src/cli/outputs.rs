@@ -72,8 +72,18 @@ impl RecordingFile {
 impl Plan {
     /// The files that are to be written.
     pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
-        let reports = self.reports.iter().filter_map(ReportOutput::file);
-        reports.chain([self.recording.path()])
+        self.report_files().chain([self.recording.path()])
+    }
+
+    /// The files that reports are written to.
+    pub(super) fn report_files(&self) -> impl Iterator<Item = &Path> {
+        self.reports.iter().filter_map(ReportOutput::file)
+    }
+
+    /// Whether standard output is the only place for some of it.
+    pub(super) fn is_for_stdout(&self) -> bool {
+        let to_stdout = self.reports.iter().any(|output| output.target == Target::Stdout);
+        to_stdout && !self.recording.is_wanted()
     }
 
     /// What the patterns mean; no pattern: a recording named after guest, recording and time.

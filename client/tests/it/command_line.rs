@@ -643,6 +643,32 @@ fn a_closed_pipe_leaves_nothing_behind() {
     }
 }
 
+/// What a dump has fetched is cleared in the guest, and the reader of its report took none of it.
+#[cfg(unix)]
+#[test]
+fn a_dump_into_a_closed_pipe_is_kept() {
+    let here = tempfile::tempdir().unwrap();
+    for (line, is_kept) in [
+        ("dump -o -", true),
+        ("stop -o - --format folded", true),
+        ("copy -o -", false),
+        ("dump -o r.folded", false),
+    ] {
+        let peer = Peer::start(Script { waiting: 1, ..Script::default() });
+        let line = format!("connect {} {line}", peer.address);
+        let (reader, closed) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = program::command(&words(&line), here.path());
+        let command = command.env("TMPDIR", here.path()).stdout(closed);
+        let (_, told) = program::finished(if is_kept { 7 } else { 0 }, command);
+        let kept = told.split("recording itself is in ").nth(1);
+        assert_eq!(kept.is_some(), is_kept, "{line}: {told}");
+        if let Some(kept) = kept {
+            expect(0, &format!("report {}", kept.split(';').next().unwrap()), here.path());
+        }
+    }
+}
+
 /// Of several reports that fail each is told, then where the recording is.
 #[test]
 fn reports_that_fail_are_told_with_the_recordings_place_and_its_warnings() {

@@ -311,24 +311,28 @@ fn a_pipe_whose_reader_goes_away_says_what_is_left_in_the_guest() {
 #[cfg(unix)]
 #[test]
 fn giving_up_while_a_report_is_written_ends_at_once() {
-    let here = tempfile::tempdir().unwrap();
-    let pipe = here.path().join("p.folded");
-    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let peer = Peer::start(Script::default());
-    let address = peer.address.to_string();
-    let words = ["connect", &address, "--json", "dump", "-o", "r.unikprof", "-o", "p.folded"];
-    let mut child = program::command(&words, here.path()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut stderr = BufReader::new(child.stderr.take().unwrap());
-    let mut told = String::new();
-    // What is warned of comes before the reports, and nobody reads the pipe.
-    while !told.contains("warning") {
-        assert_ne!(stderr.read_line(&mut told).unwrap(), 0, "{told}");
+    for subcommand in [&["dump"][..], &["record", "1s"]] {
+        let here = tempfile::tempdir().unwrap();
+        let pipe = here.path().join("p.folded");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let peer = Peer::start(Script::default());
+        let address = peer.address.to_string();
+        let outputs = ["-o", "r.unikprof", "-o", "p.folded"];
+        let words = [&["connect", &address, "--json"], subcommand, &outputs].concat();
+        let mut child =
+            program::command(&words, here.path()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut told = String::new();
+        // What is warned of comes before the reports, and nobody reads the pipe.
+        while !told.contains("warning") {
+            assert_ne!(stderr.read_line(&mut told).unwrap(), 0, "{told}");
+        }
+        program::signal("INT", child.id());
+        stderr.read_to_string(&mut told).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(7), "the report is not written");
+        program::has(&told, &["interrupted; the recording is in ", "r.unikprof"]);
+        read(&here.path().join("r.unikprof"));
     }
-    program::signal("INT", child.id());
-    stderr.read_to_string(&mut told).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    program::has(&told, &["interrupted; the recording is in ", "r.unikprof"]);
-    read(&here.path().join("r.unikprof"));
 }
 
 /// The guest has cleared what is in the file, and no file was asked for.
@@ -353,7 +357,7 @@ fn two_signals_while_a_dump_is_acknowledged_lose_nothing() {
     let ended = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(ended.stderr).unwrap();
     // A busy machine delivers them late: then the recording is safe, and the report not wanted.
-    if ended.status.code() == Some(130) {
+    if ended.status.code() == Some(7) {
         let place = stderr.split("the recording is in ").nth(1).unwrap().lines().next().unwrap();
         assert_eq!(read(Path::new(place)).profile.sample_count(), script.samples());
         return;
