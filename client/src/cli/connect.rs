@@ -13,7 +13,8 @@ use super::leaks::{self, ConnectLeaksArguments};
 use super::name_pattern::NamedAfter;
 use super::names::{self, NameArguments};
 use super::outputs::{
-    Plan, ReportOutput, Target, is_device, no_input_is_replaced, nothing_is_replaced,
+    Plan, ReportOutput, Target, can_be_read_back, is_device, no_input_is_replaced,
+    nothing_is_replaced,
 };
 use super::recordings::{
     DownloadArguments, RecordArguments, StartArguments, StopArguments, UnwindArguments,
@@ -234,6 +235,7 @@ impl Conversation {
         symbolizer: &Symbolizer,
     ) -> Result<(), Failure> {
         no_input_is_replaced(&self.inputs, arguments.output.as_deref())?;
+        arguments.output.as_deref().map_or(Ok(()), can_be_read_back)?;
         self.check_names(&arguments.names, symbolizer)?;
         let mut settings = arguments.settings()?;
         let unwinding = &arguments.unwinding;
@@ -363,15 +365,12 @@ impl Conversation {
             },
         )?;
         no_input_is_replaced(&self.inputs, plan.files())?;
-        match taken {
-            Some(taken) if plan.recording.is_wanted() => {
-                let path = plan.recording.path();
-                if holds(path, agent, taken) {
-                    return Err(Failure::Replaces { path: path.into() });
-                }
+        if let Some(taken) = taken {
+            nothing_is_replaced(plan.report_files())?;
+            let path = plan.recording.path();
+            if holds(path, agent, taken) {
+                return Err(Failure::Replaces { path: path.into() });
             }
-            Some(_) => nothing_is_replaced(plan.files())?,
-            None => {}
         }
         allocator::tell_where(plan.recording.path());
         self.check_names(names, symbolizer)?;

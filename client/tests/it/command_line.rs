@@ -461,6 +461,8 @@ fn outputs_that_cannot_be_written() {
         &["/no/such/r.unikprof", "check that its directory exists"],
     );
     assert_eq!(peer.log(), ["hello"], "before the guest is asked");
+    let leaks = format!("connect {address} leaks 1h -o /dev/null");
+    refused(2, &leaks, &["/dev/null", "is a device or a pipe"]);
     refused(
         7,
         &format!("connect {address} record 1s -o /dev/full --format unikprof"),
@@ -878,6 +880,11 @@ fn a_dump_replaces_no_other_of_the_same_recording() {
             assert_eq!(fs::read(here.path().join(name)).unwrap(), first);
         }
     }
+    // Nor a report whose samples may lie in no other file.
+    let report = fs::read(here.path().join("r.txt")).unwrap();
+    let (_, stderr) = connect(7, &peer, "dump -o new.unikprof -o r.txt", here.path());
+    has(&stderr, &["r.txt may hold earlier samples"]);
+    assert_eq!(fs::read(here.path().join("r.txt")).unwrap(), report);
     assert_eq!((peer.asked("dump"), peer.asked("stop")), (2, 0));
     // After a suspension, too.
     let resumed = Peer::start(Script { instance: 8, ..Script::default() });
