@@ -37,7 +37,7 @@ pub struct AtomicFile {
     /// Its length when it was last published.
     published: u64,
     /// The file that had its name when it was begun, which it may replace.
-    found: Option<Identity>,
+    found: Option<Found>,
     /// Whether it may replace a file that has its name.
     replaces: bool,
     is_device: bool,
@@ -102,7 +102,7 @@ impl AtomicFile {
                     is_device: true,
                 });
             }
-            other => other.map(identity).ok(),
+            other => other.ok().map(|found| Found::at(&target, found)),
         };
         let (file, temporary) = create_beside(&target, ".", PARTIAL, access).map_err(failed)?;
         Ok(AtomicFile {
@@ -158,20 +158,15 @@ impl AtomicFile {
                 self.temporary = Some(error.path);
                 return Err(self.failed(error.error));
             }
-            match sync_folder(folder_of(&self.target)) {
-                // Files can be made in a folder that cannot be read.
-                Err(error) if error.kind() != io::ErrorKind::PermissionDenied => {
-                    return Err(self.failed(error));
-                }
-                _ => {}
-            }
+            self.found = None;
+            sync_name(&self.target).map_err(|e| self.failed(e))?;
         }
         Ok(())
     }
 
     /// Whether the name it has now is no longer this file's: it was removed, another file took its
     /// place, or the folder is gone. Known on Unix only.
-    fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         let path = self.temporary.as_deref().unwrap_or(&self.target);
         let (named, own) = (fs::metadata(path), self.file.metadata());
         !self.is_device && named.map(identity).ok() != own.map(identity).ok()
@@ -184,7 +179,9 @@ impl AtomicFile {
         loop {
             let other = fs::symlink_metadata(&self.target).ok().map(identity);
             self.replaces = other.is_some();
-            let has_other = self.temporary.is_some() && other.is_some() && other != self.found;
+            let has_other = self.temporary.is_some()
+                && other.is_some()
+                && other != self.found.as_ref().map(|found| found.identity);
             let moved = match self.is_lost() || has_other {
                 true => Some(self.move_beside()?),
                 false => None,
@@ -198,19 +195,31 @@ impl AtomicFile {
     }
 
     fn move_beside(&mut self) -> Result<OutputError, OutputError> {
-        let name = self.target.file_name().unwrap_or_default();
-        let elsewhere = std::env::temp_dir().join(name);
-        let create = |path| create_beside(path, "", ".unikprof", Access::Owner);
-        let created = create(&self.target).or_else(|_| create(&elsewhere));
-        let (mut file, name) = created.map_err(|e| self.failed(e))?;
-        let copied = self.file.rewind().and_then(|()| io::copy(&mut self.file, &mut file));
-        copied.map_err(|e| self.failed(e))?;
-        let path = name.keep().map_err(|e| self.failed(e.error))?;
-        sync_folder(folder_of(&path)).map_err(|e| self.failed(e))?;
+        let target = self.target.clone();
+        let elsewhere = std::env::temp_dir().join(target.file_name().unwrap_or_default());
+        // The folder may be gone, or the disk full.
+        let copied = self
+            .copy_beside(&target)
+            .or_else(|first| self.copy_beside(&elsewhere).map_err(|_| first));
+        let (file, path) = copied.map_err(|e| self.failed(e))?;
         let lost = self.failed(io::Error::other("it was removed or replaced meanwhile"));
         (self.file, self.temporary) = (file, None);
         (self.path, self.target) = (path.clone(), path);
         Ok(lost)
+    }
+
+    fn copy_beside(&mut self, path: &Path) -> io::Result<(File, PathBuf)> {
+        let (mut file, name) = create_beside(path, "", ".unikprof", Access::Owner)?;
+        self.file.rewind()?;
+        io::copy(&mut self.file, &mut file)?;
+        file.sync_all()?;
+        sync_name(&name)?;
+        Ok((file, name.keep()?))
+    }
+
+    /// Its length when it was last published.
+    pub(crate) fn published(&self) -> u64 {
+        self.published
     }
 
     /// Takes back what was written since the file was last published.
@@ -257,6 +266,22 @@ impl Write for AtomicFile {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
+    }
+}
+
+/// A file that another one may replace.
+#[derive(Debug)]
+struct Found {
+    identity: Identity,
+    /// While it is open, no new file gets its inode.
+    _open: Option<File>,
+}
+
+impl Found {
+    fn at(path: &Path, found: fs::Metadata) -> Found {
+        // Elsewhere, a file that is open cannot be replaced.
+        let open = if cfg!(unix) { File::open(path).ok() } else { None };
+        Found { identity: identity(found), _open: open }
     }
 }
 
@@ -352,6 +377,15 @@ pub fn sync_folder(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Writes a new file's name to disk.
+fn sync_name(path: &Path) -> io::Result<()> {
+    match sync_folder(folder_of(path)) {
+        // Files can be made in a folder that cannot be read.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        other => other,
+    }
+}
+
 /// The folder that a file is in.
 pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {
@@ -360,8 +394,9 @@ pub fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// What is replaced where a link is written to: its target, whether there is one yet or not.
-fn target_of(path: &Path) -> PathBuf {
+/// What is replaced where a link is written to: its target, whether there is one yet or not. Equal
+/// for all names of a file.
+pub(crate) fn target_of(path: &Path) -> PathBuf {
     let mut target = path.to_owned();
     while let Err(error) = fs::metadata(&target)
         && error.kind() == io::ErrorKind::NotFound
@@ -369,7 +404,8 @@ fn target_of(path: &Path) -> PathBuf {
     {
         target = folder_of(&target).join(next);
     }
-    fs::canonicalize(&target).unwrap_or(target)
+    let new = || Some(fs::canonicalize(folder_of(&target)).ok()?.join(target.file_name()?));
+    fs::canonicalize(&target).ok().or_else(new).unwrap_or(target)
 }
 
 fn advice(source: &io::Error) -> &'static str {
@@ -463,6 +499,21 @@ mod tests {
         assert_eq!(file.publish().unwrap_err().source.kind(), io::ErrorKind::AlreadyExists);
         assert!(file.publish_here_or_beside().unwrap().is_some());
         assert_eq!(fs::read_to_string(&path).unwrap(), "another's");
+    }
+
+    /// Some file systems give a new file the inode of one that was just removed.
+    #[test]
+    fn a_file_that_came_for_one_that_was_removed_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("f");
+        fs::write(&path, "old").unwrap();
+        let mut file = AtomicFile::create(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "another's").unwrap();
+        file.write_all(b"new").unwrap();
+        assert!(file.publish_here_or_beside().unwrap().is_some());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "another's");
+        assert_eq!(fs::read_to_string(file.path()).unwrap(), "new");
     }
 
     #[test]

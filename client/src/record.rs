@@ -186,7 +186,7 @@ pub fn record(
     let recording = started.recording;
     let partial = settings.partial.clone().filter(|_| has_callers);
     let growth = partial.map(|table| Growth::new(Some(table)));
-    let mut collector = Collector::new(session, writer).following(growth);
+    let mut collector = Collector::new(session, writer).named(&settings.name).following(growth);
     let request = Request::Stop { recording };
     let collected = match drain_until_end(&mut collector, recording, observer) {
         Ok(true) => Ok(()),
@@ -209,19 +209,21 @@ pub fn fetch(
     path: &Path,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, RecordError> {
-    fetch_part(session, request, Asked::default(), path, observer)
+    fetch_part(session, request, Asked::default(), path, None, observer)
 }
 
-/// As [`fetch`], with the rings' records from the requested part of the recording's time.
+/// As [`fetch`], with the rings' records from the requested part of the recording's time. Errors
+/// name the recording by `name`.
 pub fn fetch_part(
     session: &mut Session,
     request: Request,
     asked: Asked,
     path: &Path,
+    name: Option<&str>,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, RecordError> {
     let writer = session.create_recording(path)?;
-    collect(session, request, asked, writer, observer)
+    collect(session, request, asked, writer, name, observer)
 }
 
 /// How the names of recordings of a [first second](first_second) begin.

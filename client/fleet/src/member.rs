@@ -415,8 +415,7 @@ pub(super) fn advised(error: &RecordError) -> String {
         RecordError::Leased { .. }
         | RecordError::GuestChanged
         | RecordError::NothingWaits { .. }
-        | RecordError::NotBegun { .. }
-        | RecordError::Unwritten { .. } => {
+        | RecordError::NotBegun { .. } => {
             format!("{error} (these are subcommands of `unikprof-client connect ADDR`)")
         }
         other => other.to_string(),

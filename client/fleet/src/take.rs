@@ -99,7 +99,8 @@ pub(super) fn recent(running: &Running, length: Duration) -> Result<Vec<u8>, Gue
     let request = Request::Copy { recording: always_on.recording };
     let folder = tempfile::tempdir().map_err(GuestError::Temporary)?;
     let path = folder.path().join("recording.unikprof");
-    let outcome = record::fetch_part(&mut session, request, asked, &path, &mut ())?;
+    let name = Some(&*always_on.name);
+    let outcome = record::fetch_part(&mut session, request, asked, &path, name, &mut ())?;
     let recording = Recording::open(&outcome.path, Reading::Strict)?;
     expect_complete(&outcome, &recording)?;
     let wanted = Wanted {

@@ -1,7 +1,6 @@
 //! `connect`: talking to an agent.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
 
 use unikprof_proto::code::role;
 
@@ -14,14 +13,15 @@ use super::leaks::{self, ConnectLeaksArguments};
 use super::name_pattern::NamedAfter;
 use super::names::{self, NameArguments};
 use super::outputs::{
-    Plan, ReportOutput, Target, is_device, no_input_is_replaced, nothing_is_replaced,
+    Plan, ReportOutput, Target, can_be_read_back, is_device, no_input_is_replaced,
+    nothing_is_replaced,
 };
 use super::recordings::{
     DownloadArguments, RecordArguments, StartArguments, StopArguments, UnwindArguments,
 };
+use super::signals::{self, Kept};
 use super::top::{self, TopArguments};
-use super::{print, print_local};
-use super::{signals, snapshot, status, trace};
+use super::{print, print_local, snapshot, status, trace};
 use crate::allocator;
 use crate::caller_table::{self, Prepared, Reserve};
 use crate::charset::local;
@@ -246,6 +246,7 @@ impl Conversation {
         symbolizer: &Symbolizer,
     ) -> Result<(), Failure> {
         no_input_is_replaced(&self.inputs, arguments.output.as_deref())?;
+        arguments.output.as_deref().map_or(Ok(()), can_be_read_back)?;
         self.check_names(&arguments.names, symbolizer)?;
         let mut settings = arguments.settings()?;
         let unwinding = &arguments.unwinding;
@@ -334,7 +335,7 @@ impl Conversation {
                     Request::Copy { .. } => error.while_copying(),
                     _ => error.while_running(&name, &guest),
                 };
-                match record::fetch_part(session, request, asked, path, observer) {
+                match record::fetch_part(session, request, asked, path, Some(&name), observer) {
                     Ok(outcome) => {
                         let incomplete = outcome.incomplete.map(advised);
                         Ok(Outcome { incomplete, ..outcome })
@@ -375,47 +376,24 @@ impl Conversation {
             },
         )?;
         no_input_is_replaced(&self.inputs, plan.files())?;
-        match taken {
-            Some(taken) if plan.recording.is_wanted() => {
-                let path = plan.recording.path();
-                if holds(path, agent, taken) {
-                    return Err(Failure::Replaces { path: path.into() });
-                }
+        if let Some(taken) = taken {
+            nothing_is_replaced(plan.report_files())?;
+            let path = plan.recording.path();
+            if holds(path, agent, taken) {
+                return Err(Failure::Replaces { path: path.into() });
             }
-            Some(_) => nothing_is_replaced(plan.files())?,
-            None => {}
         }
         allocator::tell_where(plan.recording.path());
         self.check_names(names, symbolizer)?;
         // Until here Ctrl-C may end the program as it ends any other: there is nothing to clean up.
         let mut progress = ProgressLine::on_stderr();
         let stopping = progress.stopping("samples");
-        let kept: Arc<OnceLock<PathBuf>> = Arc::default();
-        let told = Arc::clone(&kept);
-        let ending = move |_| {
-            let path = told.get();
-            if let Some(path) = path {
-                tell!("error: interrupted; the recording is in {}", path.display());
-            }
-            path.is_some()
-        };
-        signals::listen_telling(&self.interrupt, stopping, ending).map_err(Failure::Signals)?;
+        let kept = Kept::default();
+        kept.listen(&self.interrupt, stopping).map_err(Failure::Signals)?;
         let outcome = get(&mut self.session, plan.recording.path(), &mut progress);
         progress.finish();
-        if let Ok(outcome) = &outcome {
-            let _ = kept.set(outcome.path.clone());
-        }
-        let outcome = outcome.map_err(|error| match error {
-            RecordError::Unwritten { subcommand, source } => Failure::Unwritten {
-                command: format!(
-                    "connect {} {subcommand} --name {}",
-                    self.session.address(),
-                    describe::word(recording)
-                ),
-                source,
-            },
-            other => other.into(),
-        })?;
+        let outcome = outcome?;
+        kept.is_in(&outcome.path);
         match &outcome.unacknowledged {
             None => {}
             Some((_, RecordError::Leased { text, .. })) => tell!(
@@ -436,7 +414,8 @@ impl Conversation {
             false => self.show(&plan, symbolizer, &outcome),
         };
         let Outcome { path, displaced, incomplete, .. } = outcome;
-        let ended = Failure::of_recording(path, displaced, shown, incomplete);
+        let is_only = taken.is_some() && plan.is_for_stdout();
+        let ended = Failure::of_recording(path, displaced, shown, is_only, incomplete);
         ended.inspect_err(|failure| {
             if failure.text().is_some() {
                 plan.recording.keep();

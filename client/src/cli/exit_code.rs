@@ -122,7 +122,9 @@ pub fn of_record(error: &RecordError) -> u8 {
         RecordError::NoCallerTable | RecordError::Moment(_) => USAGE,
         RecordError::NothingRuns => KEY,
         RecordError::Leased { .. } => LEASED,
-        RecordError::Output(_) | RecordError::Unwritten { .. } => OUTPUT,
+        RecordError::Output(_) | RecordError::Unwritten { .. } | RecordError::FileLost { .. } => {
+            OUTPUT
+        }
         // The agent violated the protocol.
         RecordError::ShortRequests { .. }
         | RecordError::TooManyTold { .. }
@@ -175,7 +177,6 @@ impl Failure {
             Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => SUCCESS,
             Failure::Report { source: ReportError::NotBuiltIn { .. }, .. } => USAGE,
             Failure::Output(_)
-            | Failure::Unwritten { .. }
             | Failure::Report { .. }
             | Failure::Stdout(_)
             | Failure::Replaces { .. } => OUTPUT,
@@ -201,7 +202,10 @@ impl Failure {
             Failure::Diff(DiffError::NoSuchFunction { .. } | DiffError::NoWork { .. }) => USAGE,
             Failure::Diff(_) => INPUT,
             Failure::Slower => SLOWER,
-            Failure::AfterRecording { source, .. } => source.exit_code(),
+            Failure::AfterRecording { source, .. } => match source.exit_code() {
+                SUCCESS => OUTPUT,
+                other => other,
+            },
             Failure::View(ViewError::Code(_)) => INPUT,
             Failure::View(_)
             | Failure::Browser { .. }

@@ -29,8 +29,6 @@ pub(crate) enum Failure {
     Connection(#[from] ConnectionError),
     #[error(transparent)]
     Record(#[from] RecordError),
-    #[error("{source}. What was not yet written is still in the guest: `{command}` fetches it")]
-    Unwritten { command: String, source: OutputError },
     #[error(
         "{} may hold earlier samples of this recording, and the guest has them no longer; choose \
          another name: `report` reads several files as one", path.display()
@@ -116,15 +114,17 @@ impl From<CommandError> for Failure {
 
 impl Failure {
     /// What became of a recording, which is in this file: whether it has the name that was asked
-    /// for, it could be `shown`, and nothing is missing.
+    /// for, it could be `shown`, and nothing is missing. `is_only`: what a reader of stdout did not
+    /// take is in no other place.
     pub(super) fn of_recording(
         path: PathBuf,
         displaced: Option<OutputError>,
         shown: Result<(), Failure>,
+        is_only: bool,
         incomplete: Option<impl ToString>,
     ) -> Result<(), Failure> {
         let after = |source: Failure| match source {
-            Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe && !is_only => {
                 Failure::Stdout(error)
             }
             source => Failure::AfterRecording { recording: path.clone(), source: Box::new(source) },
@@ -145,7 +145,9 @@ impl Failure {
         match self {
             Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
             Failure::Untrustworthy | Failure::Slower | Failure::Told { .. } => None,
-            Failure::AfterRecording { recording, source } if source.text().is_none() => {
+            Failure::AfterRecording { recording, source }
+                if matches!(**source, Failure::Told { .. }) =>
+            {
                 Some(place_of(recording))
             }
             other => Some(other.to_string()),

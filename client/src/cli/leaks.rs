@@ -8,7 +8,8 @@ use clap::Args;
 use super::failure::Failure;
 use super::names::NameArguments;
 use super::recordings::UnwindArguments;
-use super::{print, print_local, signals, values};
+use super::signals::Kept;
+use super::{print, print_local, values};
 use crate::interrupt::Interrupt;
 use crate::leaks;
 use crate::output::OutputError;
@@ -146,11 +147,12 @@ pub(super) fn connect(
     let path = arguments.output.clone();
     let path = path.unwrap_or_else(|| folder.path().join("held.unikprof"));
     let mut progress = ProgressLine::on_stderr();
-    signals::listen_telling(interrupt, progress.stopping("samples"), |_| false)
-        .map_err(Failure::Signals)?;
+    let kept = Kept::default();
+    kept.listen(interrupt, progress.stopping("samples")).map_err(Failure::Signals)?;
     let outcome = record::watch(session, settings, arguments.length, &path, &mut progress);
     progress.finish();
     let Outcome { path, displaced, incomplete, .. } = outcome?;
+    kept.is_in(&path);
     let shown = open(&path, Reading::Salvage).map(Looked::whole).and_then(|looked| {
         let held = looked.recording.profile.heap.as_ref().map_or(0, |heap| heap.held.len());
         if held < 2 {
@@ -159,7 +161,7 @@ pub(super) fn connect(
         let told = looked.recording.completeness.warning().filter(|_| incomplete.is_some());
         show(&looked, symbolizer, &arguments.show, json, told)
     });
-    let ended = Failure::of_recording(path, displaced, shown, incomplete);
+    let ended = Failure::of_recording(path, displaced, shown, false, incomplete);
     ended.inspect_err(|failure| {
         if arguments.output.is_none() && failure.text().is_some() {
             let _ = folder.keep();

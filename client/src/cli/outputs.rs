@@ -1,5 +1,6 @@
 //! Which files are to be written, and writing them.
 
+use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ use super::name_pattern::{NamePattern, NamedAfter};
 use super::output_format::OutputFormat;
 use super::shared::CommandError;
 use super::{print_local, screen};
-use crate::output::{AtomicFile, OutputError, temporary_beside};
+use crate::output::{AtomicFile, OutputError, target_of, temporary_beside};
 use crate::report::{DEFAULT_COLUMNS, Format, Report, ReportError, warnings};
 
 /// The name that means standard output.
@@ -72,8 +73,18 @@ impl RecordingFile {
 impl Plan {
     /// The files that are to be written.
     pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
-        let reports = self.reports.iter().filter_map(ReportOutput::file);
-        reports.chain([self.recording.path()])
+        self.report_files().chain([self.recording.path()])
+    }
+
+    /// The files that reports are written to.
+    pub(super) fn report_files(&self) -> impl Iterator<Item = &Path> {
+        self.reports.iter().filter_map(ReportOutput::file)
+    }
+
+    /// Whether standard output is the only place for some of it.
+    pub(super) fn is_for_stdout(&self) -> bool {
+        let to_stdout = self.reports.iter().any(|output| output.target == Target::Stdout);
+        to_stdout && !self.recording.is_wanted()
     }
 
     /// What the patterns mean; no pattern: a recording named after guest, recording and time.
@@ -113,6 +124,10 @@ impl Plan {
         no_name_twice(&recordings, &reports)?;
         let recording = match recordings.as_slice() {
             [] => RecordingFile::Temporary(temporary_recording(&reports)?),
+            [only] if !reports.is_empty() => {
+                can_be_read_back(only)?;
+                RecordingFile::Wanted(only.clone())
+            }
             [only] => RecordingFile::Wanted(only.clone()),
             [_, more, ..] => {
                 return Err(Failure::Usage(format!(
@@ -388,20 +403,22 @@ impl ReportOutput {
     }
 }
 
-/// Two results under one name: the second would replace the first.
+/// Two results under one name, or names that lead to one file: the second would replace the first.
 fn no_name_twice(recordings: &[PathBuf], reports: &[ReportOutput]) -> Result<(), Failure> {
-    let mut names: Vec<&Path> = recordings.iter().map(PathBuf::as_path).collect();
-    names.extend(reports.iter().map(|output| match &output.target {
-        Target::Stdout => Path::new(STDOUT),
-        Target::File(path) => path,
-    }));
-    names.sort_unstable();
-    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+    let reports = reports.iter().map(|output| output.file().unwrap_or(STDOUT.as_ref()));
+    let mut names = recordings.iter().map(PathBuf::as_path).chain(reports);
+    let mut seen = BTreeSet::new();
+    let is_known = |name: &&Path| {
+        !seen.insert(match *name == Path::new(STDOUT) {
+            true => PathBuf::from(STDOUT),
+            false => target_of(name),
+        })
+    };
+    match names.find(is_known) {
         None => Ok(()),
-        Some(pair) => Err(Failure::Usage(format!(
-            "two outputs cannot both be written to {}",
-            pair[0].display()
-        ))),
+        Some(name) => {
+            Err(Failure::Usage(format!("two outputs cannot both be written to {}", name.display())))
+        }
     }
 }
 
@@ -416,6 +433,18 @@ fn temporary_recording(reports: &[ReportOutput]) -> Result<TempPath, OutputError
         Some(report) => temporary_beside(report, ".unikprof"),
         None => temporary_beside(&std::env::temp_dir().join("unikprof"), ".unikprof"),
     }
+}
+
+/// Reports are made of the recording in its file.
+pub(super) fn can_be_read_back(recording: &Path) -> Result<(), Failure> {
+    if !is_device(recording) {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "the recording cannot be read back from {} to report on it, since that is a device or a \
+         pipe: name a file",
+        recording.display()
+    )))
 }
 
 /// Whether it is a device or a pipe, such as /dev/null: there is nothing to read back.
@@ -466,6 +495,29 @@ mod tests {
         assert_eq!(recording.parent(), report.parent(), "on the same disk");
         assert_eq!(plan.reports[1].format, Format::Text);
         assert_eq!(plan.reports[1].target, Target::Stdout);
+    }
+
+    /// The second would replace the first, or there is nothing to read back.
+    #[cfg(unix)]
+    #[test]
+    fn links_are_followed_before_anything_is_recorded() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        symlink("base.unikprof", path("link.html")).unwrap();
+        symlink(".", path("here")).unwrap();
+        symlink("/dev/null", path("null.unikprof")).unwrap();
+        for (first, second) in [
+            ("base.unikprof", "link.html"),
+            ("link.html", "base.unikprof"),
+            ("a.svg", "here/a.svg"),
+            ("null.unikprof", "a.svg"),
+        ] {
+            let refused = plan(&[&path(first), &path(second)], None).unwrap_err();
+            assert_eq!(refused.exit_code(), 2, "{first} and {second}: {refused}");
+        }
+        plan(&[&path("null.unikprof")], None).unwrap();
+        plan(&[&path("a.svg"), &path("b.svg"), "-"], None).unwrap();
     }
 
     #[test]

@@ -145,7 +145,7 @@ pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
         true => json(&all, number, &path, &warnings),
         false => text(&all, number, &path),
     });
-    Failure::of_recording(path, None, shown, remains.missing)
+    Failure::of_recording(path, None, shown, false, remains.missing)
 }
 
 /// Why there is no crash dump.

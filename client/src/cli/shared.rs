@@ -122,8 +122,11 @@ pub fn interrupt() -> Result<Interrupt, CommandError> {
 /// [`interrupt`]; the first is acknowledged at once, with the words that samples are kept.
 pub fn interrupt_recording() -> Result<Interrupt, CommandError> {
     let interrupt = Interrupt::default();
-    let stopping = || tell!("{}", progress::stopping("samples"));
-    signals::listen_telling(&interrupt, stopping, |_| false).map_err(Failure::Signals)?;
+    let stopping = || {
+        tell!("{}", progress::stopping("samples"));
+        None
+    };
+    signals::listen_telling(&interrupt, stopping, |_| None).map_err(Failure::Signals)?;
     Ok(interrupt)
 }
 

@@ -1,6 +1,8 @@
 //! The signals with which users end the program.
 
 use std::ffi::c_int;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
@@ -21,16 +23,16 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// # Errors
 /// The system's, where the signals cannot be had or the thread that waits for them cannot run.
 pub fn listen(interrupt: &Interrupt) -> io::Result<()> {
-    listen_telling(interrupt, || (), |_| false)
+    listen_telling(interrupt, || None, |_| None)
 }
 
 /// [`listen`]; `stopping` is called at once when the user asks to stop. `ending` is called when the
-/// user gives up, with whether the process ends in any case, and answers whether it is to end at
-/// once because nothing is left to do.
+/// user gives up, with whether the process ends in any case. Either answers the exit code to end
+/// with at once if nothing is left to do.
 pub(crate) fn listen_telling(
     interrupt: &Interrupt,
-    stopping: impl Fn() + Send + 'static,
-    ending: impl Fn(bool) -> bool + Send + 'static,
+    stopping: impl Fn() -> Option<u8> + Send + 'static,
+    ending: impl Fn(bool) -> Option<u8> + Send + 'static,
 ) -> io::Result<()> {
     let counted = interrupt.clone();
     let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
@@ -39,18 +41,52 @@ pub(crate) fn listen_telling(
         let mut gave_up: Option<Instant> = None;
         for _ in signals.forever() {
             counted.raise();
-            if !counted.quit() {
-                stopping();
-                continue;
-            }
+            let has_given_up = counted.quit();
             let is_late = gave_up.is_some_and(|at| at.elapsed() >= LAST_WORDS);
-            if ending(is_late) || is_late {
-                std::process::exit(exit_code::INTERRUPTED.into());
+            let code = if has_given_up { ending(is_late) } else { stopping() };
+            if let Some(code) = code.or(is_late.then_some(exit_code::INTERRUPTED)) {
+                std::process::exit(code.into());
             }
-            gave_up.get_or_insert_with(Instant::now);
+            if has_given_up {
+                gave_up.get_or_insert_with(Instant::now);
+            }
         }
     })?;
     Ok(())
+}
+
+/// Where the recording is, once all of it is in a file. From then on, a signal ends the process at
+/// once: only reports are missing.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Kept(Arc<OnceLock<PathBuf>>);
+
+impl Kept {
+    pub(super) fn is_in(&self, path: &Path) {
+        let _ = self.0.set(path.into());
+    }
+
+    /// [`listen_telling`] that calls `stopping` while the recording is not kept.
+    pub(super) fn listen(
+        &self,
+        interrupt: &Interrupt,
+        stopping: impl Fn() + Send + 'static,
+    ) -> io::Result<()> {
+        let (first, later) = (self.clone(), self.clone());
+        let stopping = move || {
+            let code = first.end();
+            if code.is_none() {
+                stopping();
+            }
+            code
+        };
+        listen_telling(interrupt, stopping, move |_| later.end())
+    }
+
+    fn end(&self) -> Option<u8> {
+        let path = self.0.get()?;
+        tell!("error: interrupted; the recording is in {}", path.display());
+        Some(exit_code::OUTPUT)
+    }
 }
 
 /// Whether the process ignores a signal, which it then inherited. Known on Linux only: its mask of

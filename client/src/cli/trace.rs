@@ -12,7 +12,8 @@ use super::name_pattern::{NamePattern, NamedAfter};
 use super::names::NameArguments;
 use super::output_format::OutputFormat;
 use super::outputs::{Plan, ReportOutput, Target, is_device, no_input_is_replaced, write_each};
-use super::{print, print_local, screen, signals, values};
+use super::signals::Kept;
+use super::{print, print_local, screen, values};
 use crate::interrupt::Interrupt;
 use crate::output::AtomicFile;
 use crate::plan::{self, Wanted};
@@ -220,19 +221,21 @@ pub(super) fn run(
     let mut progress = ProgressLine::on_stderr();
     // Until probes are set, Ctrl-C may end the program as it ends any other.
     progress.prepare("looking for the functions in the images");
+    let kept = Kept::default();
     let outcome = plan::plan(symbolizer, &agent, &wanted, |order, placement| {
         // From here on, an end must be an orderly one.
         let stopping = progress.stopping("calls");
-        signals::listen_telling(interrupt, stopping, |_| false).map_err(Failure::Signals)?;
+        kept.listen(interrupt, stopping).map_err(Failure::Signals)?;
         let name_of = |code| placement.name(code);
         let outcome = record::trace(session, order, plan.recording.path(), &name_of, &mut progress);
         Ok::<_, Failure>(outcome?)
     });
     progress.finish();
     let outcome = outcome??;
+    kept.is_in(&outcome.path);
     let shown = show(arguments, &plan, &outcome.path, as_json);
     let Outcome { path, displaced, incomplete, .. } = outcome;
-    let ended = Failure::of_recording(path, displaced, shown, incomplete);
+    let ended = Failure::of_recording(path, displaced, shown, false, incomplete);
     ended.inspect_err(|failure| {
         if failure.text().is_some() {
             plan.recording.keep();

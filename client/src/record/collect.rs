@@ -14,6 +14,7 @@ use super::session::{Attempt, Session};
 use super::{Asked, Event, Observer, Outcome, RecordError, RecordingStatus};
 use crate::connection::{Connection, ConnectionError};
 use crate::output::OutputError;
+use crate::printable::word;
 use crate::recording::{EpochError, EpochProgress, KnownNodes, Part, RecordingWriter};
 
 /// Retries while the agent reports older unacknowledged epochs.
@@ -80,6 +81,7 @@ pub(super) fn collect(
     request: Request,
     asked: Asked,
     writer: RecordingWriter,
+    name: Option<&str>,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, RecordError> {
     // Reject an impossible time window before contacting the guest.
@@ -89,6 +91,7 @@ pub(super) fn collect(
         None
     };
     let mut collector = Collector::new(session, writer);
+    collector.name = name.map(Into::into);
     collector.asked = asked;
     let collected = collector.collect(request, observer);
     collector.finish(collected, request)
@@ -109,6 +112,8 @@ const MOST_KEPT_BYTES: usize = 8 << 20;
 pub(super) struct Collector<'a> {
     pub(super) session: &'a mut Session,
     writer: RecordingWriter,
+    /// The recording's name, if it is known.
+    name: Option<String>,
     /// The part of time that is wanted.
     asked: Option<PartAsked>,
     /// The last epoch's.
@@ -153,6 +158,7 @@ impl<'a> Collector<'a> {
         Collector {
             session,
             writer,
+            name: None,
             asked: None,
             head: None,
             arrived: false,
@@ -190,6 +196,11 @@ impl<'a> Collector<'a> {
         collector.writer.publish()?;
         let nodes = collector.nodes;
         Ok(collector.node_frames.map(|frames| KeptNodes { nodes, frames, first }))
+    }
+
+    /// The same, for the recording of this name.
+    pub(super) fn named(self, name: &str) -> Collector<'a> {
+        Collector { name: Some(name.into()), ..self }
     }
 
     /// The same, following which code is interrupted.
@@ -271,11 +282,18 @@ impl<'a> Collector<'a> {
         match collected {
             Ok(()) => {
                 // The guest has cleared what is in the file, and the file is still open.
-                self.publish()?;
-                let elsewhere = self.elsewhere();
-                Ok(self.outcome(elsewhere))
+                match self.publish() {
+                    Err(source) if !matches!(request, Request::Copy { .. }) => {
+                        Err(self.lost_with(source.into()))
+                    }
+                    published => {
+                        published?;
+                        let elsewhere = self.elsewhere();
+                        Ok(self.outcome(elsewhere))
+                    }
+                }
             }
-            Err(RecordError::Output(error)) => self.keep_what_is_safe(error, request.subcommand()),
+            Err(RecordError::Output(error)) => self.keep_what_is_safe(error, request),
             Err(error) => self.keep(error),
         }
     }
@@ -598,19 +616,40 @@ impl<'a> Collector<'a> {
     fn keep_what_is_safe(
         self,
         source: OutputError,
-        subcommand: &'static str,
+        request: Request,
     ) -> Result<Outcome, RecordError> {
-        let error = RecordError::Unwritten { subcommand, source };
+        let mut command = format!(
+            "unikprof-client connect {} {}",
+            self.session.guest_words(),
+            request.subcommand()
+        );
+        if let Some(name) = &self.name {
+            command.push_str(" --name ");
+            command.push_str(&word(name));
+        }
+        let error = RecordError::Unwritten { command, source };
         if self.writer.is_published() { self.keep_published(error) } else { Err(error) }
     }
 
     /// Ends the file behind what is safe in it.
     fn keep_published(mut self, error: RecordError) -> Result<Outcome, RecordError> {
         self.writer = self.writer.cut_back()?;
-        // If the disk has no room for the end either, readers report that the file was cut.
+        // First of all it needs a name, and the disk may have no room for its end.
+        if self.publish().is_err() && self.writer.lost_bytes().is_some() {
+            return Err(self.lost_with(error));
+        }
+        // Without its end, readers report that the file was cut.
         let ended = self.writer.end(Some(&error.to_string()));
         let _ = ended.and_then(|()| self.publish());
         Ok(self.outcome(Some(error)))
+    }
+
+    /// Adds what the guest has cleared, if the file has lost its name and got no other one.
+    fn lost_with(&self, error: RecordError) -> RecordError {
+        match self.writer.lost_bytes() {
+            Some(bytes) => RecordError::FileLost { bytes, source: Box::new(error) },
+            None => error,
+        }
     }
 
     fn outcome(self, incomplete: Option<RecordError>) -> Outcome {

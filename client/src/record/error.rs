@@ -195,13 +195,21 @@ pub enum RecordError {
     #[error(transparent)]
     Output(#[from] OutputError),
     /// Writing the recording file failed.
-    #[error(
-        "{source}. The guest keeps everything that is not yet on disk: fetch it with `{subcommand}`"
-    )]
+    #[error("{source}. What was not yet written is still in the guest: `{command}` fetches it")]
     Unwritten {
-        /// The subcommand that fetches it.
-        subcommand: &'static str,
+        /// The command that fetches it.
+        command: String,
         source: OutputError,
+    },
+    /// The recording file was removed or replaced, and could not be written to another place.
+    #[error(
+        "{source}. The file was removed or replaced while it was written: its {bytes} bytes, which \
+         the guest has cleared, are lost"
+    )]
+    FileLost {
+        /// What is lost.
+        bytes: u64,
+        source: Box<RecordError>,
     },
 }
 
@@ -263,6 +271,7 @@ impl RecordError {
             | RecordError::NeverBegun { .. }
             | RecordError::StillRunning { .. }
             | RecordError::PartElsewhere { .. }
+            | RecordError::Unwritten { .. }
             | RecordError::Output(_)) => told,
             source => RecordError::StillRunning {
                 name: name.into(),

@@ -86,6 +86,7 @@ pub(crate) fn trace(
         session,
         writer,
         trace,
+        whole: Vec::new(),
         counts: None,
         rings: (!order.order.count_only).then(|| RingsOfTrace {
             received: RingsReceived::default(),
@@ -94,18 +95,7 @@ pub(crate) fn trace(
         }),
     };
     let followed = tracer.follow(order, &begun, observer);
-    let ended = tracer.end(name_of, followed, observer);
-    match ended {
-        Ok(incomplete) => {
-            let displaced = tracer.writer.publish_here_or_beside()?;
-            let path = tracer.writer.path().to_owned();
-            Ok(Outcome { path, displaced, incomplete, unacknowledged: None })
-        }
-        Err(error) => {
-            tracer.session.abandon_trace(trace, observer);
-            Err(error)
-        }
-    }
+    tracer.end(name_of, followed, observer)
 }
 
 /// The agent's answers to a trace's beginning.
@@ -126,6 +116,8 @@ struct Tracer<'s> {
     session: &'s mut Session,
     writer: RecordingWriter,
     trace: u64,
+    /// The lengths of the file behind what is in it of each answer.
+    whole: Vec<u64>,
     /// The newest that were fetched.
     counts: Option<Counts>,
     rings: Option<RingsOfTrace>,
@@ -173,41 +165,33 @@ impl Tracer<'_> {
         }
     }
 
-    /// Removes the probes, and fetches the rest: answers why something is missing.
+    /// Removes the probes, fetches the rest and ends the file.
     fn end(
-        &mut self,
+        mut self,
         name_of: &dyn Fn(u32) -> Option<String>,
         followed: Result<(), RecordError>,
         observer: &mut dyn Observer,
-    ) -> Result<Option<RecordError>, RecordError> {
+    ) -> Result<Outcome, RecordError> {
         let rest = followed.and_then(|()| {
             self.session.stop_trace(self.trace, observer)?;
             self.drain(observer)?;
             self.counts = Some(self.session.fetch_trace(self.trace, observer)?);
             Ok(())
         });
-        let incomplete = match rest {
-            Ok(()) => None,
-            Err(error @ (RecordError::Output(_) | RecordError::Unwritten { .. })) => {
-                return Err(error);
-            }
-            Err(error) => {
-                self.session.abandon_trace(self.trace, observer);
-                Some(error)
-            }
-        };
-        if let Some(counts) = self.counts.take() {
-            self.writer.append(&counts.frames)?;
-            for code in counts.callers {
+        if rest.is_err() {
+            self.session.abandon_trace(self.trace, observer);
+        }
+        let mut counts = Vec::new();
+        if let Some(newest) = self.counts.take() {
+            counts = newest.frames;
+            for code in newest.callers {
                 if let Some(name) = name_of(code) {
                     let name = cut(&name);
-                    append(&mut self.writer, &FileCaller { code, name })?;
+                    counts.extend(encoded(&FileCaller { code, name })?);
                 }
             }
         }
-        let reason = incomplete.as_ref().map(ToString::to_string);
-        self.writer.end(reason.as_deref())?;
-        Ok(incomplete)
+        close(self.writer, &self.whole, &counts, rest.err())
     }
 
     fn drain(&mut self, observer: &mut dyn Observer) -> Result<(), RecordError> {
@@ -217,10 +201,47 @@ impl Tracer<'_> {
         let wanted = Wanted { since_ns: rings.since_ns, most_bytes: 0 };
         let writer = &mut self.writer;
         let (received, nodes) = (&mut rings.received, &mut rings.nodes);
+        let whole = &mut self.whole;
         self.session.fetch_rings(wanted, received, nodes, observer, &mut |frames| {
-            writer.append(frames).map_err(RecordError::Output)
+            writer.append(frames)?;
+            whole.extend(writer.length()?);
+            Ok(())
         })
     }
+}
+
+/// Ends a trace's file with its counts. If the file cannot be written on, it is cut to the longest
+/// of the lengths `whole` that leaves room for these.
+fn close(
+    mut writer: RecordingWriter,
+    whole: &[u64],
+    counts: &[u8],
+    incomplete: Option<RecordError>,
+) -> Result<Outcome, RecordError> {
+    let end = |writer: &mut RecordingWriter, incomplete: Option<&RecordError>| {
+        let reason = incomplete.map(ToString::to_string);
+        writer.append(counts)?;
+        writer.end(reason.as_deref())?;
+        writer.publish_here_or_beside()
+    };
+    let outcome = |writer: &RecordingWriter, displaced, incomplete| {
+        let path = writer.path().to_owned();
+        Ok(Outcome { path, displaced, incomplete, unacknowledged: None })
+    };
+    let unwritten = match incomplete {
+        Some(unwritten @ RecordError::Output(_)) => unwritten,
+        other => match end(&mut writer, other.as_ref()) {
+            Ok(displaced) => return outcome(&writer, displaced, other),
+            Err(error) => error.into(),
+        },
+    };
+    for length in whole.iter().rev() {
+        writer = writer.cut_back_to(*length)?;
+        if let Ok(displaced) = end(&mut writer, Some(&unwritten)) {
+            return outcome(&writer, displaced, Some(unwritten));
+        }
+    }
+    Err(unwritten)
 }
 
 /// What was counted so far.
@@ -547,4 +568,43 @@ fn cut(text: &str) -> &str {
         length -= 1;
     }
     &text[..length]
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use jiff::Timestamp;
+
+    use super::*;
+
+    /// A file of a trace that takes so many bytes more, as on a disk that is almost full.
+    fn begun(path: &Path, room: u64) -> RecordingWriter {
+        let mut writer = RecordingWriter::create(path, 1, Timestamp::UNIX_EPOCH, &[]).unwrap();
+        write_order(&mut writer, &TraceOrder::default()).unwrap();
+        writer.limit(room);
+        writer
+    }
+
+    #[test]
+    fn a_full_disk_keeps_what_was_traced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.unikprof");
+        let mut writer = begun(&path, 500);
+        let whole = [writer.length().unwrap().unwrap()];
+        writer.append(&[0; 100]).unwrap();
+        let full = writer.append(&[0; 1000]).unwrap_err();
+        let outcome = close(writer, &whole, &[], Some(full.into())).unwrap();
+        assert!(matches!(outcome.incomplete, Some(RecordError::Output(_))), "{outcome:?}");
+        let kept = std::fs::read(&path).unwrap();
+        assert!(kept.len() as u64 > whole[0], "it has an end");
+        assert!(!kept.windows(100).any(|bytes| bytes == [0; 100]), "no part of an answer");
+    }
+
+    #[test]
+    fn where_nothing_was_traced_nothing_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.unikprof");
+        close(begun(&path, 500), &[], &[0; 1000], None).unwrap_err();
+        assert!(!path.exists());
+    }
 }

@@ -51,6 +51,12 @@ impl RecordingWriter {
         self.file.get_ref().is_published()
     }
 
+    /// Whether the file has lost its name, and its length when it was last published.
+    pub(crate) fn lost_bytes(&self) -> Option<u64> {
+        let file = self.file.get_ref();
+        file.is_lost().then(|| file.published())
+    }
+
     /// Takes so many bytes more at most, those that are cut off again counted as well: an agent can
     /// send without end.
     pub(crate) fn limit(&mut self, bytes: u64) {
@@ -101,10 +107,22 @@ impl RecordingWriter {
 
     /// Restores the file as last published: data written since, but not published, is dropped.
     pub(crate) fn cut_back(self) -> Result<RecordingWriter, OutputError> {
+        self.cut(AtomicFile::cut_back)
+    }
+
+    /// Restores the file as it was at a [length](Self::length), also where it cannot be written on.
+    pub(crate) fn cut_back_to(self, length: u64) -> Result<RecordingWriter, OutputError> {
+        self.cut(|file| file.cut_to(length))
+    }
+
+    fn cut(
+        self,
+        cut: impl FnOnce(&mut AtomicFile) -> Result<(), OutputError>,
+    ) -> Result<RecordingWriter, OutputError> {
         // What waits in the buffer goes with it: dropped, it would be written once more.
         let RecordingWriter { file, room } = self;
         let (mut file, _) = file.into_parts();
-        file.cut_back()?;
+        cut(&mut file)?;
         Ok(RecordingWriter { file: BufWriter::new(file), room })
     }
 

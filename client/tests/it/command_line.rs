@@ -7,6 +7,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::peer::program::has;
 use crate::peer::{Peer, Script, program};
@@ -460,6 +461,8 @@ fn outputs_that_cannot_be_written() {
         &["/no/such/r.unikprof", "check that its directory exists"],
     );
     assert_eq!(peer.log(), ["hello"], "before the guest is asked");
+    let leaks = format!("connect {address} leaks 1h -o /dev/null");
+    refused(2, &leaks, &["/dev/null", "is a device or a pipe"]);
     refused(
         7,
         &format!("connect {address} record 1s -o /dev/full --format unikprof"),
@@ -467,7 +470,7 @@ fn outputs_that_cannot_be_written() {
             "/dev/full",
             "free some space",
             "is still in the guest",
-            &format!("connect {address} stop --name record-"),
+            &format!("`unikprof-client connect {address} stop --name record-"),
         ],
     );
     assert_eq!(peer.asked("acknowledge"), 0, "the guest keeps its counts");
@@ -502,11 +505,52 @@ fn a_disk_that_fills_up_keeps_what_the_guest_has_cleared() {
         .unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(8), "{stderr}");
-    assert!(stderr.contains("fetch it with `dump`"), "{stderr}");
+    let command = format!("`unikprof-client connect {} dump --name default`", peer.address);
+    assert!(stderr.contains(&command), "{stderr}");
     let log = peer.log();
     assert!(log.contains(&"fetch 7 0".into()), "{log:?}");
     assert!(!log.contains(&"acknowledge 7".into()), "{log:?}");
     let (out, _) = expect(0, "report cut.unikprof --json", here.path());
+    assert!(out.contains("the recording is incomplete"), "{out}");
+}
+
+/// A file is removed, and its disk has no room for another one: a second disk has.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_is_removed_from_a_full_disk_is_kept_on_another() {
+    let here = tempfile::tempdir().unwrap();
+    let unshared = |script: &str| {
+        let script = format!("mount -t tmpfs -o size=64k tmpfs small; {script}");
+        let mut command = Command::new("unshare");
+        command.args(["-rm", "sh", "-ec", &script, "sh"]).current_dir(here.path());
+        command
+    };
+    fs::create_dir(here.path().join("small")).unwrap();
+    if !unshared(":").status().is_ok_and(|status| status.success()) {
+        return skipped("a_file_that_is_removed_from_a_full_disk_is_kept_on_another", "unshare");
+    }
+    let full = here.path().join("full");
+    let peer = Peer::start(Script {
+        vcpus: vec![many_stacks()],
+        older_epoch: true,
+        on_acknowledge: Some(Arc::new(move |_| {
+            let deadline = Instant::now() + peer::PATIENT;
+            while !full.exists() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        })),
+        ..Script::default()
+    });
+    let spoil = "until rm small/o.unikprof; do sleep 0.01; done; cat /dev/zero >small/z || : >full";
+    let output = unshared(&format!("({spoil}) 2>/dev/null & exec \"$@\""))
+        .args([PROGRAM, "connect", &peer.address.to_string(), "dump", "-o", "small/o.unikprof"])
+        .env("TMPDIR", here.path())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(7), "{stderr}");
+    let kept = stderr.split("what arrived is in ").nth(1).unwrap().split(';').next().unwrap();
+    let (out, _) = expect(0, &format!("report {kept} --json"), here.path());
     assert!(out.contains("the recording is incomplete"), "{out}");
 }
 
@@ -598,6 +642,32 @@ fn a_closed_pipe_leaves_nothing_behind() {
         let (_, told) = program::finished(0, command.env("TMPDIR", here.path()).stdout(closed));
         assert!(!told.contains("error") && !told.contains("the recording itself"), "{told}");
         program::is_empty(here.path());
+    }
+}
+
+/// What a dump has fetched is cleared in the guest, and the reader of its report took none of it.
+#[cfg(unix)]
+#[test]
+fn a_dump_into_a_closed_pipe_is_kept() {
+    let here = tempfile::tempdir().unwrap();
+    for (line, is_kept) in [
+        ("dump -o -", true),
+        ("stop -o - --format folded", true),
+        ("copy -o -", false),
+        ("dump -o r.folded", false),
+    ] {
+        let peer = Peer::start(Script { waiting: 1, ..Script::default() });
+        let line = format!("connect {} {line}", peer.address);
+        let (reader, closed) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = program::command(&words(&line), here.path());
+        let command = command.env("TMPDIR", here.path()).stdout(closed);
+        let (_, told) = program::finished(if is_kept { 7 } else { 0 }, command);
+        let kept = told.split("recording itself is in ").nth(1);
+        assert_eq!(kept.is_some(), is_kept, "{line}: {told}");
+        if let Some(kept) = kept {
+            expect(0, &format!("report {}", kept.split(';').next().unwrap()), here.path());
+        }
     }
 }
 
@@ -770,11 +840,13 @@ fn too_little_memory_is_an_error() {
 fn a_limit_of_file_sizes_is_an_error() {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(Script::default());
-    let stop = format!("connect {} stop -o r.unikprof", peer.address);
-    let output = run_after("ulimit -f 0", &stop, here.path());
+    let address = peer.address.to_string();
+    let record = format!("connect {address} record 1s --name a&b -o r.unikprof");
+    let output = run_after("ulimit -f 0", &record, here.path());
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(7), "{stderr}");
-    has(&stderr, &["is still in the guest"]);
+    let command = format!("`unikprof-client connect {address} stop --name 'a&b'` fetches it");
+    has(&stderr, &["is still in the guest", &command]);
 }
 
 #[test]
@@ -808,6 +880,11 @@ fn a_dump_replaces_no_other_of_the_same_recording() {
             assert_eq!(fs::read(here.path().join(name)).unwrap(), first);
         }
     }
+    // Nor a report whose samples may lie in no other file.
+    let report = fs::read(here.path().join("r.txt")).unwrap();
+    let (_, stderr) = connect(7, &peer, "dump -o new.unikprof -o r.txt", here.path());
+    has(&stderr, &["r.txt may hold earlier samples"]);
+    assert_eq!(fs::read(here.path().join("r.txt")).unwrap(), report);
     assert_eq!((peer.asked("dump"), peer.asked("stop")), (2, 0));
     // After a suspension, too.
     let resumed = Peer::start(Script { instance: 8, ..Script::default() });
@@ -912,17 +989,21 @@ fn doctor_of_a_recording_tells_by_its_exit_code_whether_to_trust_it() {
     assert!(stdout.contains("bad   complete"), "{stdout}");
 }
 
+/// Tells that a test cannot run without a program.
+fn skipped(test: &str, program: &str) {
+    const REQUIRE: &str = "UNIKPROF_REQUIRE_ALL";
+    let is_required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
+    assert!(!is_required, "{REQUIRE} is set, but `{program}` cannot be used");
+    // Not `eprintln!`: the harness hides what a passing test prints.
+    let mut stderr = std::io::stderr();
+    writeln!(stderr, "SKIPPED {test}: `{program}` cannot be used").unwrap();
+}
+
 /// Go's own reader of the format: blocked time is a delay to it, and nothing else is in the file.
 #[test]
 fn go_tool_pprof_reads_blocked_time() {
     if Command::new("go").arg("version").output().is_err() {
-        const REQUIRE: &str = "UNIKPROF_REQUIRE_ALL";
-        let is_required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
-        assert!(!is_required, "{REQUIRE} is set, but there is no `go`");
-        // Not `eprintln!`: the harness hides what a passing test prints.
-        let line = "SKIPPED go_tool_pprof_reads_blocked_time: there is no `go`";
-        writeln!(std::io::stderr(), "{line}").unwrap();
-        return;
+        return skipped("go_tool_pprof_reads_blocked_time", "go");
     }
     let here = tempfile::tempdir().unwrap();
     let blocked = Script {

@@ -268,6 +268,32 @@ fn a_file_that_is_removed_or_replaced_while_it_is_written_is_kept_beside() {
     }
 }
 
+/// A file that is not there is not said to hold anything.
+#[cfg(unix)]
+#[test]
+fn what_cannot_be_kept_anywhere_is_told_as_lost() {
+    let outer = tempfile::tempdir().unwrap();
+    for at in [7, 10] {
+        let folder = outer.path().join("here");
+        std::fs::create_dir(&folder).unwrap();
+        let place = folder.clone();
+        let spoils = move |epoch: u64| {
+            if epoch == at {
+                std::fs::remove_dir_all(&place).unwrap();
+            }
+        };
+        let script = Script { on_acknowledge: Some(Arc::new(spoils)), ..script(20, 12, 3) };
+        let peer = Peer::start(script);
+        let address = peer.address.to_string();
+        let words = ["connect", &address, "record", "--name", "n", "-o", "r.unikprof"];
+        let mut command = program::command(&words, &folder);
+        let (_, told) = program::finished(7, command.env("TMPDIR", outer.path().join("none")));
+        program::has(&told, &["r.unikprof", " bytes, which the guest has cleared, are lost"]);
+        assert!(!told.contains("what arrived is in"), "{told}");
+        assert_eq!(told.contains("stop --name n` fetches it"), at == 7, "{told}");
+    }
+}
+
 /// What a pipe has taken is cleared in the guest, and the rest is not lost.
 #[cfg(unix)]
 #[test]
@@ -297,24 +323,28 @@ fn a_pipe_whose_reader_goes_away_says_what_is_left_in_the_guest() {
 #[cfg(unix)]
 #[test]
 fn giving_up_while_a_report_is_written_ends_at_once() {
-    let here = tempfile::tempdir().unwrap();
-    let pipe = here.path().join("p.folded");
-    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let peer = Peer::start(Script::default());
-    let address = peer.address.to_string();
-    let words = ["connect", &address, "--json", "dump", "-o", "r.unikprof", "-o", "p.folded"];
-    let mut child = program::command(&words, here.path()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut stderr = BufReader::new(child.stderr.take().unwrap());
-    let mut told = String::new();
-    // What is warned of comes before the reports, and nobody reads the pipe.
-    while !told.contains("warning") {
-        assert_ne!(stderr.read_line(&mut told).unwrap(), 0, "{told}");
+    for subcommand in [&["dump"][..], &["record", "1s"]] {
+        let here = tempfile::tempdir().unwrap();
+        let pipe = here.path().join("p.folded");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let peer = Peer::start(Script::default());
+        let address = peer.address.to_string();
+        let outputs = ["-o", "r.unikprof", "-o", "p.folded"];
+        let words = [&["connect", &address, "--json"], subcommand, &outputs].concat();
+        let mut child =
+            program::command(&words, here.path()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut told = String::new();
+        // What is warned of comes before the reports, and nobody reads the pipe.
+        while !told.contains("warning") {
+            assert_ne!(stderr.read_line(&mut told).unwrap(), 0, "{told}");
+        }
+        program::signal("INT", child.id());
+        stderr.read_to_string(&mut told).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(7), "the report is not written");
+        program::has(&told, &["interrupted; the recording is in ", "r.unikprof"]);
+        read(&here.path().join("r.unikprof"));
     }
-    program::signal("INT", child.id());
-    stderr.read_to_string(&mut told).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    program::has(&told, &["interrupted; the recording is in ", "r.unikprof"]);
-    read(&here.path().join("r.unikprof"));
 }
 
 /// The guest has cleared what is in the file, and no file was asked for.
@@ -339,7 +369,7 @@ fn two_signals_while_a_dump_is_acknowledged_lose_nothing() {
     let ended = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(ended.stderr).unwrap();
     // A busy machine delivers them late: then the recording is safe, and the report not wanted.
-    if ended.status.code() == Some(130) {
+    if ended.status.code() == Some(7) {
         let place = stderr.split("the recording is in ").nth(1).unwrap().lines().next().unwrap();
         assert_eq!(read(Path::new(place)).profile.sample_count(), script.samples());
         return;

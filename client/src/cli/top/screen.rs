@@ -63,9 +63,9 @@ pub(super) fn listen(interrupt: &Interrupt) -> io::Result<()> {
         if is_late {
             restore();
         }
-        false
+        None
     };
-    signals::listen_telling(interrupt, || (), ending)
+    signals::listen_telling(interrupt, || None, ending)
 }
 
 /// Takes the terminal.
