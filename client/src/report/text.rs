@@ -280,9 +280,9 @@ fn short_name<'r>(
     }
 }
 
-/// The ends of a sampled share's interval, in at most 12 columns: 100 % is seen, but not known.
-pub(crate) fn ends(Interval { low, high, .. }: &Interval) -> String {
-    format!("{:.1} - {:.1}", (low * 100.0).min(99.9), high * 100.0)
+/// The ends of a sampled share's interval in percent: 100 % is seen, but not known.
+pub(crate) fn ends(Interval { low, high, .. }: &Interval, between: &str) -> String {
+    format!("{:.1}{between}{:.1}", (low * 100.0).min(99.9), high * 100.0)
 }
 
 /// `  42.0 %   41.1 - 43.0` in columns of fixed width; what was measured has no interval.
@@ -291,7 +291,7 @@ pub(super) fn share_columns(interval: &Interval, unit: Unit) -> String {
     match unit {
         Unit::Nanoseconds | Unit::Bytes | Unit::Objects => format!("{share:>7}"),
         Unit::Samples => {
-            format!("{share:>7}  {:>12}", ends(interval))
+            format!("{share:>7}  {:>12}", ends(interval, " - "))
         }
     }
 }

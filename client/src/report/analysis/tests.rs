@@ -8,8 +8,8 @@ use unikprof_proto::ring::{Record, SAMPLE_LATE, kind};
 
 use super::*;
 use crate::profile::{
-    Distribution, Frame, FrameId, Mode, NodeId, ProfileBuilder, Runstate, SpecialFrame, Unwind,
-    VcpuStats,
+    Distribution, Frame, FrameId, Interval, Mode, NodeId, ProfileBuilder, Runstate, SpecialFrame,
+    Unit, Unwind, VcpuStats,
 };
 use crate::report::{Format, Report, ReportOptions};
 use crate::symbols::{Function, FunctionKind, Names, Symbol, Symbolized};
@@ -879,4 +879,11 @@ fn intervals_of_a_recording_and_of_the_long_run_hold_what_they_are_of() {
     assert!((90..=99).contains(&of_itself), "{of_itself}");
     assert!(told >= 95, "{told}");
     assert!(of_process * 100 >= told * 90 && of_process < told, "{of_process} of {told}");
+}
+
+/// Guards an answer that is surer than the table below it.
+#[test]
+fn a_share_of_all_samples_is_not_known_to_be_all() {
+    let all = Interval::wilson(100_000, 100_000);
+    assert_eq!(text::with_interval(&all, Unit::Samples), "100.0 % (99.9 to 100.0)");
 }
