@@ -11,6 +11,7 @@ use crate::profile::{
     Distribution, Frame, FrameId, Interval, Mode, NodeId, ProfileBuilder, Runstate, SpecialFrame,
     Unit, Unwind, VcpuStats,
 };
+use crate::report::uncertainty::LongRun;
 use crate::report::{Format, Report, ReportOptions};
 use crate::symbols::{Function, FunctionKind, Names, Symbol, Symbolized};
 use crate::timeline::{RecordingSpan, Ring};
@@ -865,20 +866,43 @@ fn intervals_of_a_recording_and_of_the_long_run_hold_what_they_are_of() {
             let interval = row.own_share;
             assert!(interval.high - interval.low < 0.03, "{interval:?}");
             of_itself += u32::from((interval.low..=interval.high).contains(&own));
-            let Some((top, interval)) = table.long_run else { return };
+            let Some(LongRun { row, share, .. }) = table.long_run else { return };
             told += 1;
             let mut text = Vec::new();
             report.write(Format::Text, &mut text).unwrap();
             let text = String::from_utf8(text).unwrap();
             assert!(text.contains("another recording may differ by more: in the long run `"));
-            assert_eq!(top, 0);
+            assert_eq!(row, 0);
             let truth = if table.rows[0].text == "hot" { 0.45 } else { 0.55 };
-            of_process += u32::from((interval.low..=interval.high).contains(&truth));
+            of_process += u32::from((share.low..=share.high).contains(&truth));
         });
     }
     assert!((90..=99).contains(&of_itself), "{of_itself}");
     assert!(told >= 95, "{told}");
     assert!(of_process * 100 >= told * 90 && of_process < told, "{of_process} of {told}");
+}
+
+/// `parse` calls `work` for most of the first half, and others call it in the second: only a total
+/// comes in bursts. Guards a table by total that says nothing of it.
+#[test]
+fn totals_that_come_in_bursts_are_told() {
+    let mut random = Rng::with_seed(3);
+    let mut guest = Guest::idle();
+    let mut at = BEGAN;
+    while at < BEGAN + 20 * SECOND {
+        let part = if at < BEGAN + 10 * SECOND { 0.8 } else { 0.1 };
+        let caller = if random.f64() < part { "parse" } else { "print" };
+        guest.samples.push((at, false, vec!["work", caller, "main"]));
+        at += random.u64(1..8 * PERIOD);
+    }
+    let line = "another recording may differ by more: in the long run `p";
+    guest.analyze(|_, report| {
+        let mut text = Vec::new();
+        report.write(Format::Text, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text.matches(line).count(), 1, "{text}");
+        assert!(text.contains("` with what it calls has "), "{text}");
+    });
 }
 
 /// Guards an answer that is surer than the table below it.
