@@ -12,7 +12,7 @@ use crate::profile::{
     Unit, Unwind, VcpuStats,
 };
 use crate::report::uncertainty::LongRun;
-use crate::report::{Format, Report, ReportOptions};
+use crate::report::{Calls, Direction, Format, FunctionName, Report, ReportOptions};
 use crate::symbols::{Function, FunctionKind, Names, Symbol, Symbolized};
 use crate::timeline::{RecordingSpan, Ring};
 
@@ -883,9 +883,9 @@ fn intervals_of_a_recording_and_of_the_long_run_hold_what_they_are_of() {
 }
 
 /// `parse` calls `work` for most of the first half, and others call it in the second: only a total
-/// comes in bursts. Guards a table by total that says nothing of it.
+/// comes in bursts. Guards views that show intervals and do not say so.
 #[test]
-fn totals_that_come_in_bursts_are_told() {
+fn totals_that_come_in_bursts_are_told_wherever_intervals_are() {
     let mut random = Rng::with_seed(3);
     let mut guest = Guest::idle();
     let mut at = BEGAN;
@@ -897,10 +897,23 @@ fn totals_that_come_in_bursts_are_told() {
     }
     let line = "another recording may differ by more: in the long run `p";
     guest.analyze(|_, report| {
+        let mut json = Vec::new();
+        report.write(Format::Json, &mut json).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        let found = &json["long_run"];
+        let [low, high] = [0, 1].map(|end| found["interval"][end].as_f64().unwrap());
+        assert!(found["function"].as_str().unwrap().starts_with('p'), "{found}");
+        assert!(found["of"] == "total" && low < 0.4 && high > 0.5, "{found}");
+        let name: FunctionName = "work".parse().unwrap();
+        let calls = Calls::of(report, &name, Direction::Callers).unwrap();
+        let mut callers = Report::new(report.symbolized, ReportOptions::default());
+        callers.view = report.view;
         let mut text = Vec::new();
-        report.write(Format::Text, &mut text).unwrap();
+        for report in [report, &callers.with_calls(calls)] {
+            report.write(Format::Text, &mut text).unwrap();
+        }
         let text = String::from_utf8(text).unwrap();
-        assert_eq!(text.matches(line).count(), 1, "{text}");
+        assert_eq!(text.matches(line).count(), 2, "{text}");
         assert!(text.contains("` with what it calls has "), "{text}");
     });
 }
