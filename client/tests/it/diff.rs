@@ -568,6 +568,10 @@ fn columns_are_as_wide_as_their_figures() {
         line.chars().count() - name.len()
     };
     assert!(text.contains("00 % or more"), "{text}");
+    // NEW has samples of two functions.
+    let why = "functions in both recordings have too few samples or nearly all of the time";
+    let words: Vec<&str> = text.split_whitespace().collect();
+    program::has(&words.join(" "), &[why]);
     assert_eq!([place("function"), place("words")], [place("hash"); 2], "{text}");
 }
 
