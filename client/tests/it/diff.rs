@@ -853,6 +853,8 @@ fn code_without_names_is_no_reason_to_pass() {
             let more = [images, &["--fail-on", fail_on]].concat();
             let (_, stderr) = run(6, build, &more);
             program::has(&stderr, &["of old.unikprof lie in code without a name", "--image"]);
+            let is_told = stderr.contains("warning: old.unikprof: no image");
+            assert!(!images.is_empty() || is_told, "why: {stderr}");
         }
     }
     run(0, 0, &["--image", "old.elf", "--fail-on", "significant"]);
