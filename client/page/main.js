@@ -598,7 +598,16 @@ class Page extends Shell {
       onChoose: (label) => this.choose(label),
     });
     const rest = all > rows.length ? [element("p", { textContent: `${grouped(all - rows.length)} more functions; search to see them` })] : [];
-    replaceList($("list"), [table, ...rest]);
+    replaceList($("list"), [table, ...rest, ...this.longRun()]);
+  }
+
+  /** How far another recording may differ, if by more than the intervals of this one. */
+  longRun() {
+    const { long_run: found } = this.recording.head.report;
+    if (!found || !this.shown.isWhole) return [];
+    const [low, high] = found.interval.map((share) => (share * 100).toFixed(1));
+    const what = `${found.function}${found.of === "total" ? " with what it calls" : ""}`;
+    return [element("p", { textContent: `another recording may differ by more: in the long run ${what} has ${low} to ${high} %` })];
   }
 
   /** The counts of labels in each part of the time. */

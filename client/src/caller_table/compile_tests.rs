@@ -466,3 +466,16 @@ fn this_program_is_compiled_as_gimli_evaluates_it() {
     assert!(checked > 1000, "{checked} rows");
     assert!(known * 100 > checked * 99, "{known} of {checked}");
 }
+
+/// Guards a false reason: what was overwritten meanwhile is not known to lack anything.
+#[test]
+fn an_image_that_changes_while_it_is_read_is_not_called_damaged() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let elf = TestElf::new(&[0xf4; 64], &[(".eh_frame", 0, &[0; 8])]);
+    std::fs::write(&file, elf.bytes()).unwrap();
+    let image = Image::open(file.path()).unwrap();
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(3);
+    file.as_file().set_modified(later).unwrap();
+    let error = ImageTable::compile(&image, &[]).unwrap_err();
+    assert!(matches!(error, CompileError::Changed { .. }), "{error}");
+}

@@ -17,6 +17,9 @@ pub enum CompileError {
     /// The file's own tables make no sense.
     #[error("{} is a damaged ELF file: {problem}; rebuild it or copy it again", path.display())]
     Elf { path: PathBuf, problem: object::Error },
+    /// It was written to while it was read.
+    #[error("{} changed while it was read: try again when it is complete", path.display())]
+    Changed { path: PathBuf },
     /// It is for another processor.
     #[error(
         "{} is for another architecture: caller tables are supported for {}, found {found}",

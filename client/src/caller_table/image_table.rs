@@ -87,6 +87,15 @@ impl ImageTable {
     /// [`CompileError`]: another processor, no code, no call frame information or a damaged section.
     /// Single functions that make no sense are left out and counted.
     pub fn compile(image: &Image, debug_dirs: &[PathBuf]) -> Result<ImageTable, CompileError> {
+        let compiled = ImageTable::compile_unchanged(image, debug_dirs);
+        unless_changed(image, compiled)
+    }
+
+    /// The same unless the image changes meanwhile.
+    fn compile_unchanged(
+        image: &Image,
+        debug_dirs: &[PathBuf],
+    ) -> Result<ImageTable, CompileError> {
         let path = image.path();
         let damaged = |problem| CompileError::Elf { path: path.into(), problem };
         let file = ElfFile::parse(image.bytes()).map_err(damaged)?;
@@ -105,7 +114,8 @@ impl ImageTable {
             && let Some(debug) = find_debug_file(image, &file, debug_dirs, &mut Vec::new())
             && let Ok(debug_file) = ElfFile::parse(debug.bytes())
         {
-            found = call_frames(debug.path(), &debug_file, processor, &segments)?;
+            let frames = call_frames(debug.path(), &debug_file, processor, &segments);
+            found = unless_changed(&debug, frames)?;
         }
         let Some(mut calls) = found else {
             return Err(CompileError::NoCallFrames { path: path.into() });
@@ -271,6 +281,14 @@ fn executable_segments(file: &ElfFile<'_>, length: u64) -> Vec<Segment> {
         apart
     });
     segments
+}
+
+/// What was found in a file. If it has changed, that is why something is missing or damaged.
+fn unless_changed<T>(file: &Image, found: Result<T, CompileError>) -> Result<T, CompileError> {
+    match file.bytes().has_changed() {
+        true => Err(CompileError::Changed { path: file.path().to_owned() }),
+        false => found,
+    }
 }
 
 /// What a file's sections say; `None` where it has none.

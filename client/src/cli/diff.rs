@@ -185,11 +185,13 @@ pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
         return Err(DiffError::NoTimes.into());
     }
     // All time for each unit of work is compared without names.
-    if arguments.fail_on.is_some_and(|it| it == FailOn::Significant || arguments.per.is_none()) {
-        compared.check_names()?;
-    }
-    let is_text_shown = outputs.contains(&(Format::Text, None));
+    let needs_names =
+        arguments.fail_on.is_some_and(|it| it == FailOn::Significant || arguments.per.is_none());
+    let checked = if needs_names { compared.check_names() } else { Ok(()) };
+    // They say why names are missing, and no text is shown then.
+    let is_text_shown = checked.is_ok() && outputs.contains(&(Format::Text, None));
     warn(compared.warnings(), is_text_shown);
+    checked?;
     write_each(outputs, |(format, path)| write(&compared, format, path, arguments))?;
     arguments.fail_on.map_or(Ok(()), |fail_on| judge(&compared, fail_on))
 }

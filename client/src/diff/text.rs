@@ -192,9 +192,11 @@ fn power(of: &Comparison<'_>) -> String {
     let finest = of.finest();
     let Some((least, function, sight)) = finest.and_then(|(l, f)| Some((l, f, f.sight.as_ref()?)))
     else {
-        return "no slow-down would be found: both recordings have samples of no function, or of \
-                one only"
-            .to_owned();
+        let why = match of.functions.iter().all(|function| function.sight.is_none()) {
+            true => "no function has samples in both recordings",
+            false => "functions in both recordings have too few samples or nearly all of the time",
+        };
+        return format!("no slow-down would be found: {why}");
     };
     let small = if least <= 1.0 {
         format!(
@@ -350,11 +352,14 @@ pub(crate) fn interval_of(factor: Option<Factor>) -> String {
         return "-".to_owned();
     };
     let percent = |factor: f64| match (factor - 1.0) * 100.0 {
+        change if change.abs() < 0.05 => "0.0".to_owned(),
         change if change.abs() < 9.95 => format!("{change:+.1}"),
         change => format!("{change:+.0}"),
     };
     if low == 0.0 && high.is_infinite() {
         "-".to_owned()
+    } else if low.min(high) > 0.9995 && low.max(high) < 1.0005 {
+        "within 0.1 %".to_owned()
     } else if high.is_infinite() {
         format!("{} % or more", percent(low))
     } else {
@@ -379,6 +384,9 @@ mod tests {
         let high = f64::INFINITY;
         let told = |low| interval_of(Some(Factor { factor: 1.5, low, high }));
         assert_eq!([told(0.0), told(1.2)], ["-", "+20 % or more"]);
+        let within = |low, high| interval_of(Some(Factor { factor: 1.0, low, high }));
+        assert_eq!(within(0.999_99, 1.000_01), "within 0.1 %");
+        assert_eq!(within(0.999_9, 1.02), "0.0 to +2.0 %");
         let all = takes(&Factor { factor: 1.5, low: 1.2, high });
         assert_eq!(all, "takes 1.50 times as long (1.20 or more)");
     }

@@ -95,7 +95,7 @@ fn enough(profile: &Profile, table: &FunctionTable) -> Check {
     let half = half_width(&example) * 100.0;
     let own = table.rows.iter().map(|row| half_width(&row.own_share));
     let in_recording = own.fold(half_width(&example), f64::max);
-    let long_run = table.long_run.map_or(0.0, |(_, interval)| half_width(&interval));
+    let long_run = table.long_run.map_or(0.0, |found| half_width(&found.share));
     let widest = in_recording.max(long_run);
     let finding = format!(
         "{} samples: the share of a function with 10 % is accurate to about ±{half:.1} points",

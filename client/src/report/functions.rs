@@ -10,10 +10,10 @@ use super::filter::{Weights, shown_symbols};
 use super::heap::{HeapTable, RowAmounts};
 use super::labels::LabelId;
 use super::merged::{Visitor, walk};
-use super::uncertainty::{Recorded, Unplaced, clustered, late_samples};
+use super::uncertainty::{LongRun, Of, Recorded, Unplaced, clustered, late_samples};
 use super::{Report, ReportOptions};
 
-/// How many rows are looked at for [bursts](FunctionTable::long_run).
+/// How many rows of each order are looked at for [bursts](FunctionTable::long_run).
 const RANKED_ROWS: usize = 5;
 
 /// What has more than this share of the samples with whole stacks is the way to the work.
@@ -45,9 +45,9 @@ pub struct FunctionTable {
     /// Samples that were due at an unknown place, if the intervals include what they could change;
     /// 0 if there are too few.
     pub(crate) unplaced: u64,
-    /// The first of the first rows whose own samples come in bursts, and its share in the long run:
-    /// another recording may differ by more than the rows' intervals.
-    pub(crate) long_run: Option<(usize, Interval)>,
+    /// The first share among those of the first rows, by own samples and by total, whose samples
+    /// come in bursts: another recording may differ by more than the rows' intervals.
+    pub(crate) long_run: Option<LongRun>,
 }
 
 /// One function, or one line of a function.
@@ -119,7 +119,13 @@ impl FunctionTable {
             .collect();
         // Stable: equal rows stay in the order of their texts.
         rows.sort_by_key(|(_, row)| (Reverse(row.own), Reverse(row.total)));
-        let first = rows.iter().take(RANKED_ROWS).map(|(label, _)| *label);
+        // Where they are the same, the function's own say it.
+        let mut by_total: Vec<usize> = (0..rows.len()).collect();
+        by_total.retain(|at| rows[*at].1.total != rows[*at].1.own);
+        by_total.sort_by_key(|at| Reverse(rows[*at].1.total));
+        let own = (0..rows.len().min(RANKED_ROWS)).map(|at| (at, rows[at].0, Of::Own));
+        let total = by_total.iter().take(RANKED_ROWS).map(|at| (*at, rows[*at].0, Of::Total));
+        let asked: Vec<_> = own.chain(total).collect();
         let is_incomplete = |row: &&(LabelId, FunctionRow)| {
             let kind = report.symbolized.function(row.1.function).kind;
             use FunctionKind::Special;
@@ -129,7 +135,7 @@ impl FunctionTable {
         let incomplete = incomplete.fold(0, u64::saturating_add);
         FunctionTable {
             whole: report.weights.shown().saturating_sub(incomplete),
-            long_run: clustered(report, &all, first),
+            long_run: clustered(report, &all, &asked),
             rows: rows.into_iter().map(|(_, row)| row).collect(),
             shown: report.weights.shown(),
             recorded,

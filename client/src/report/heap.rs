@@ -233,10 +233,10 @@ pub(super) fn write_rows(
         let cells = [
             amount(row.own, table.unit),
             percent(row.own_share.share),
-            ends(&row.own_share),
+            ends(&row.own_share, " - "),
             amount(row.total, table.unit),
             percent(row.total_share.share),
-            ends(&row.total_share),
+            ends(&row.total_share, " - "),
             match table.unit {
                 Unit::Objects => amount(amounts.total.bytes.count(), Unit::Bytes),
                 _ => grouped(amounts.total.objects.count()),

@@ -46,6 +46,7 @@
 //!     "self_share": 0.42, "self_interval": [0.32, 0.52],
 //!     "total_share": 0.94, "total_interval": [0.88, 0.97]
 //!   }],
+//!   "long_run": { "function": "Server::poll(int)", "of": "self", "interval": [0.2, 0.7] },
 //!   "calls": {
 //!     "direction": "callers", "function": "Server::poll(int)", "total": 90,
 //!     "tree": [
@@ -119,6 +120,9 @@
 //!   most samples. Shares refer to `samples.recorded`; intervals are 95 % intervals (Wilson) of
 //!   what ran in this recording. If many samples have no known place, they are wider and there is a
 //!   warning.
+//! - `long_run` is the first share whose samples come in bursts, `of` the `self` or the `total` of a
+//!   function: in another recording it may lie outside of the function's interval, and is expected
+//!   in this one. `null` if there is none among the first rows.
 //! - `filter.vcpus` exists only with `--vcpu`.
 //! - `calls` exists only with `--callers` or `--callees`: a tree in preorder, starting with the
 //!   function, each row followed by its callers or callees, one level deeper. `self` counts the
@@ -155,6 +159,7 @@ use super::annotation::JsonAnnotation;
 use super::calls::JsonCalls;
 use super::functions::FunctionRow;
 use super::shares::{JsonShares, Shares};
+use super::uncertainty::{LongRun, Of};
 use super::{FunctionName, Report, heap, json_time, warnings};
 use crate::profile::{Cost, Counters, Distribution, FromRing, Merged, Runstate, VcpuStats};
 use crate::symbols::FunctionKind;
@@ -234,6 +239,11 @@ pub(super) fn document<'r>(
         samples: Samples { recorded: table.recorded, shown: table.shown },
         heap: heap::json(report),
         functions,
+        long_run: table.long_run.map(|LongRun { row, of, share }| JsonLongRun {
+            function: &table.rows[row].text,
+            of,
+            interval: [share.low, share.high],
+        }),
         calls: report.calls.as_ref().map(|calls| calls.json(report)),
         annotation: report.annotation.as_ref().map(|found| found.json(report)),
         analysis,
@@ -272,6 +282,7 @@ struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     heap: Option<heap::JsonHeap>,
     functions: Vec<Function<'a>>,
+    long_run: Option<JsonLongRun<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     calls: Option<JsonCalls<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -375,6 +386,13 @@ struct Filter<'a> {
 struct Samples {
     recorded: u64,
     shown: u64,
+}
+
+#[derive(Serialize)]
+struct JsonLongRun<'a> {
+    function: &'a str,
+    of: Of,
+    interval: [f64; 2],
 }
 
 #[derive(Serialize)]

@@ -81,9 +81,11 @@ pub(super) fn write(report: &Report<'_>, accounting: bool, out: &mut impl Write)
         seconds::write(report, &view, out)?;
     } else if let Some(calls) = &report.calls {
         calls.write(report, out)?;
+        write_long_run(report, table, out)?;
         write_shown(report, table, out)?;
     } else if let Some(annotation) = &report.annotation {
         annotation.write(report, out)?;
+        write_long_run(report, table, out)?;
         write_shown(report, table, out)?;
     } else {
         let analysis = Analysis::of(report);
@@ -193,9 +195,7 @@ fn write_functions(
     writeln!(out)?;
     let columns = options.columns.unwrap_or(DEFAULT_COLUMNS);
     write_paragraph("", &title, columns, out)?;
-    if let Some(line) = warnings::about_long_run(table) {
-        write_paragraph("", &line, columns, out)?;
-    }
+    write_long_run(report, table, out)?;
     write_shown(report, table, out)?;
     if top == 0 {
         return Ok(());
@@ -220,6 +220,16 @@ fn write_functions(
         line(row, &name)?;
     }
     Ok(())
+}
+
+fn write_long_run(
+    report: &Report<'_>,
+    table: &FunctionTable,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let columns = report.options.columns.unwrap_or(DEFAULT_COLUMNS);
+    let line = warnings::about_long_run(table);
+    line.map_or(Ok(()), |line| write_paragraph("", &line, columns, out))
 }
 
 /// What the filters leave, if there are any.
@@ -280,9 +290,9 @@ fn short_name<'r>(
     }
 }
 
-/// The ends of a sampled share's interval, in at most 12 columns: 100 % is seen, but not known.
-pub(crate) fn ends(Interval { low, high, .. }: &Interval) -> String {
-    format!("{:.1} - {:.1}", (low * 100.0).min(99.9), high * 100.0)
+/// The ends of a sampled share's interval in percent: 100 % is seen, but not known.
+pub(crate) fn ends(Interval { low, high, .. }: &Interval, between: &str) -> String {
+    format!("{:.1}{between}{:.1}", (low * 100.0).min(99.9), high * 100.0)
 }
 
 /// `  42.0 %   41.1 - 43.0` in columns of fixed width; what was measured has no interval.
@@ -291,7 +301,7 @@ pub(super) fn share_columns(interval: &Interval, unit: Unit) -> String {
     match unit {
         Unit::Nanoseconds | Unit::Bytes | Unit::Objects => format!("{share:>7}"),
         Unit::Samples => {
-            format!("{share:>7}  {:>12}", ends(interval))
+            format!("{share:>7}  {:>12}", ends(interval, " - "))
         }
     }
 }

@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use serde::Serialize;
+
 use super::Report;
 use super::labels::LabelId;
 use crate::diff::statistics;
@@ -157,13 +159,32 @@ impl Recorded {
     }
 }
 
-/// Of these functions the first one whose own samples come in clusters, by its place, and what its
-/// share is in the long run. `None` if no function's samples do, or if the file has no timeline.
+/// The samples of a function that a table shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Of {
+    #[serde(rename = "self")]
+    Own,
+    Total,
+}
+
+/// A share that may be another one in other recordings.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct LongRun {
+    /// Its row in the table of functions.
+    pub(crate) row: usize,
+    pub(crate) of: Of,
+    /// The share in the long run.
+    pub(crate) share: Interval,
+}
+
+/// The first of these shares whose samples come in clusters; each has a row of the table, its label,
+/// and which samples of it. `None` if there is none, or if the file has no timeline.
 pub(super) fn clustered(
     report: &Report<'_>,
     recorded: &Recorded,
-    functions: impl Iterator<Item = LabelId>,
-) -> Option<(usize, Interval)> {
+    asked: &[(usize, LabelId, Of)],
+) -> Option<LongRun> {
     let view = report.view.as_ref().filter(|_| recorded.unit == Unit::Samples)?;
     let window = view.timeline.bounded(&view.of, view.window);
     let step_ns = window.length_ns().div_ceil(PARTS).max(1);
@@ -171,21 +192,29 @@ pub(super) fn clustered(
     let inside = profile.recording().inside();
     let mut parts = view.timeline.slices(&view.of, window, inside, step_ns);
     parts.retain(|part| !part.stacks.is_empty());
-    let own = |stack: NodeId| {
-        let mut labels = profile.stack(stack).flat_map(|frame| report.labels.of_frame(frame));
-        labels.next().copied()
-    };
-    let counts = |part: &Slice, of: Option<LabelId>| {
-        let stacks = part.stacks.iter().filter(|(stack, _)| of.is_none() || own(*stack) == of);
-        sum(stacks.map(|(_, count)| *count as f64))
-    };
-    let all: Vec<f64> = parts.iter().map(|part| counts(part, None)).collect();
-    functions.enumerate().find_map(|(at, label)| {
-        let own = parts.iter().map(|part| counts(part, Some(label)));
-        let own: Vec<_> = own.enumerate().collect();
-        let found = statistics::long_run(&own, &all).filter(|found| found.is_clustered)?;
-        Some((at, recorded.widened(found.interval, 0)))
+    let all: Vec<f64> = parts.iter().map(count).collect();
+    let mut counts = vec![vec![0.0; parts.len()]; asked.len()];
+    for (at, part) in parts.iter().enumerate() {
+        for (stack, count) in &part.stacks {
+            let labels = distinct_labels(report, *stack);
+            for (counts, (_, label, of)) in counts.iter_mut().zip(asked) {
+                let is_in = match of {
+                    Of::Own => labels.first() == Some(label),
+                    Of::Total => labels.contains(label),
+                };
+                counts[at] += if is_in { *count as f64 } else { 0.0 };
+            }
+        }
+    }
+    asked.iter().zip(counts).find_map(|(&(row, _, of), counts)| {
+        let counts: Vec<_> = counts.into_iter().enumerate().collect();
+        let found = statistics::long_run(&counts, &all).filter(|found| found.is_clustered)?;
+        Some(LongRun { row, of, share: recorded.widened(found.interval, 0) })
     })
+}
+
+fn count(part: &Slice) -> f64 {
+    sum(part.stacks.iter().map(|(_, count)| *count as f64))
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use super::functions::FunctionTable;
-use super::uncertainty::Unplaced;
+use super::text::ends;
+use super::uncertainty::{LongRun, Of, Unplaced};
 use super::units::{amount_with_unit, grouped, percent, share};
 use super::{Report, stack_warnings};
 use crate::printable::Printable;
@@ -193,12 +194,15 @@ pub(crate) const STILL_CORRECT: &str =
 
 /// How far another recording may differ, if by more than the intervals of this one.
 pub(crate) fn about_long_run(table: &FunctionTable) -> Option<String> {
-    let (row, interval) = table.long_run?;
+    let LongRun { row, of, share } = table.long_run?;
     Some(format!(
-        "another recording may differ by more: in the long run `{}` has {:.1} to {:.1} %",
+        "another recording may differ by more: in the long run `{}`{} has {} %",
         table.rows[row].text,
-        interval.low * 100.0,
-        interval.high * 100.0
+        match of {
+            Of::Own => "",
+            Of::Total => " with what it calls",
+        },
+        ends(&share, " to ")
     ))
 }
 

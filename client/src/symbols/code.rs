@@ -128,7 +128,12 @@ impl Symbolizer {
                     let no_bytes = || CodeError::NoBytes { path: image.path().to_owned(), address };
                     Ok((linked.ok_or_else(no_bytes)?, address))
                 });
-                self.code_of(image, linked.collect::<Result<_, CodeError>>()?, &mut all)
+                let linked = linked.collect::<Result<_, CodeError>>()?;
+                let found = self.code_of(image, linked, &mut all);
+                // What it lacks, it may lack for that reason.
+                let path = image.path().to_owned();
+                let changed = image.bytes().has_changed().then_some(SymbolError::Changed { path });
+                changed.map_or(found, |changed| Err(changed.into()))
             }
             Located::NoImage { mapping, address } => {
                 Err(CodeError::NoImage { mapping: mapping.to_owned(), address })

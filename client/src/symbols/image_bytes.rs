@@ -22,7 +22,8 @@ const ALIGNMENT: u64 = 16;
 /// is not mapped: a build that overwrites it meanwhile cannot kill the client.
 pub(crate) struct ImageBytes {
     file: Mutex<Option<File>>,
-    modified: Option<SystemTime>,
+    /// When it was modified, and its length, before its first byte was read.
+    opened: Option<(SystemTime, u64)>,
     has_changed: AtomicBool,
     /// In the order of their places, without gaps.
     parts: Vec<Part>,
@@ -48,7 +49,7 @@ impl From<Vec<u8>> for ImageBytes {
         let part = Part { place, bytes: OnceLock::from(Some(bytes)) };
         ImageBytes {
             file: Mutex::default(),
-            modified: None,
+            opened: None,
             has_changed: AtomicBool::new(false),
             parts: vec![part],
             whole: OnceLock::new(),
@@ -59,6 +60,7 @@ impl From<Vec<u8>> for ImageBytes {
 impl ImageBytes {
     /// Of a regular file that says that it has this length.
     pub(super) fn of_file(file: File, length: u64) -> io::Result<ImageBytes> {
+        let opened = Some((file.metadata()?.modified()?, length));
         let mut cuts = vec![0, length];
         if let Ok(parsed) = object::File::parse(&ReadCache::new(&file)) {
             for (start, size) in parsed.sections().filter_map(|section| section.file_range()) {
@@ -69,7 +71,7 @@ impl ImageBytes {
         cuts.dedup();
         let part = |cut: &[u64]| Part { place: cut[0]..cut[1], bytes: OnceLock::new() };
         Ok(ImageBytes {
-            modified: Some(file.metadata()?.modified()?),
+            opened,
             has_changed: AtomicBool::new(false),
             file: Mutex::new(Some(file)),
             parts: cuts.windows(2).map(part).collect(),
@@ -82,7 +84,7 @@ impl ImageBytes {
     }
 
     /// Whether something could not be read as the file had changed.
-    pub(super) fn has_changed(&self) -> bool {
+    pub(crate) fn has_changed(&self) -> bool {
         self.has_changed.load(Ordering::Relaxed)
     }
 
@@ -113,8 +115,9 @@ impl ImageBytes {
         let mut bytes = Vec::with_capacity(usize::try_from(length).ok()?);
         file.seek(SeekFrom::Start(part.first())).ok()?;
         file.take(length).read_to_end(&mut bytes).ok()?;
-        let is_same = file.metadata().ok()?.modified().ok() == self.modified;
-        let is_same = is_same && bytes.len() as u64 == length;
+        let now = file.metadata().ok()?;
+        let now = now.modified().ok().map(|modified| (modified, now.len()));
+        let is_same = now == self.opened && bytes.len() as u64 == length;
         self.has_changed.fetch_or(!is_same, Ordering::Relaxed);
         is_same.then_some(bytes)
     }
@@ -207,5 +210,8 @@ mod tests {
         assert_eq!(image.get(0..10), None);
         let image = ImageBytes::of_file(file.reopen().unwrap(), 10).unwrap();
         assert_eq!(image.get(0..10), Some(&[1; 10][..]));
+        // It grew after its length was read.
+        let image = ImageBytes::of_file(file.reopen().unwrap(), 9).unwrap();
+        assert_eq!((image.get(0..9), image.has_changed()), (None, true));
     }
 }

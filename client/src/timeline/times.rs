@@ -150,6 +150,12 @@ impl RunningShares {
         };
         share(window).or_else(|| share(around))
     }
+
+    /// How long vCPUs could have run in a window and did not, as far as that is known.
+    pub(crate) fn stolen_ns(&self, window: Window) -> u64 {
+        let of_vcpus = self.0.values().filter_map(|times| times.of_window(window)?.runnable_ns);
+        of_vcpus.fold(0, u64::saturating_add)
+    }
 }
 
 impl Timeline {

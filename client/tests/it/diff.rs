@@ -568,6 +568,10 @@ fn columns_are_as_wide_as_their_figures() {
         line.chars().count() - name.len()
     };
     assert!(text.contains("00 % or more"), "{text}");
+    // NEW has samples of two functions.
+    let why = "functions in both recordings have too few samples or nearly all of the time";
+    let words: Vec<&str> = text.split_whitespace().collect();
+    program::has(&words.join(" "), &[why]);
     assert_eq!([place("function"), place("words")], [place("hash"); 2], "{text}");
 }
 
@@ -849,6 +853,8 @@ fn code_without_names_is_no_reason_to_pass() {
             let more = [images, &["--fail-on", fail_on]].concat();
             let (_, stderr) = run(6, build, &more);
             program::has(&stderr, &["of old.unikprof lie in code without a name", "--image"]);
+            let is_told = stderr.contains("warning: old.unikprof: no image");
+            assert!(!images.is_empty() || is_told, "why: {stderr}");
         }
     }
     run(0, 0, &["--image", "old.elf", "--fail-on", "significant"]);

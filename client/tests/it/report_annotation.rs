@@ -317,3 +317,19 @@ fn damaged_images_never_panic() {
     }
     assert!(annotated > 50, "{annotated} annotated");
 }
+
+/// Guards a false reason: what was overwritten meanwhile is not known to lack its code.
+#[test]
+fn an_image_that_changes_before_its_code_is_read_is_not_called_damaged() {
+    let program = program();
+    let (profile, _) = everywhere(&program);
+    let path = program.dir.path().join("overwritten");
+    fs::copy(&program.path, &path).unwrap();
+    let symbolizer = symbolizer(&path);
+    let symbolized = symbolizer.resolve(&profile).unwrap();
+    let report = Report::new(&symbolized, wide());
+    fs::write(&path, "").unwrap();
+    let error = Annotation::of(&report, &"outer".parse().unwrap(), &symbolizer, &[]).unwrap_err();
+    let AnnotationError::Code { source, .. } = error else { panic!("{error}") };
+    assert!(source.to_string().contains("changed while it was read"), "{source}");
+}

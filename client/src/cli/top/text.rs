@@ -174,7 +174,7 @@ fn columns(layout: Layout, shares: Option<&Shares>, measure: Measure, unit: Unit
     };
     let first = measure.share(shares);
     let interval = match unit {
-        Unit::Samples => ends(&first),
+        Unit::Samples => ends(&first, " - "),
         // Measured, not sampled.
         Unit::Nanoseconds | Unit::Bytes | Unit::Objects => String::new(),
     };

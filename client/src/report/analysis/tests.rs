@@ -8,10 +8,11 @@ use unikprof_proto::ring::{Record, SAMPLE_LATE, kind};
 
 use super::*;
 use crate::profile::{
-    Distribution, Frame, FrameId, Mode, NodeId, ProfileBuilder, Runstate, SpecialFrame, Unwind,
-    VcpuStats,
+    Distribution, Frame, FrameId, Interval, Mode, NodeId, ProfileBuilder, Runstate, SpecialFrame,
+    Unit, Unwind, VcpuStats,
 };
-use crate::report::{Format, Report, ReportOptions};
+use crate::report::uncertainty::LongRun;
+use crate::report::{Calls, Direction, Format, FunctionName, Report, ReportOptions};
 use crate::symbols::{Function, FunctionKind, Names, Symbol, Symbolized};
 use crate::timeline::{RecordingSpan, Ring};
 
@@ -874,18 +875,61 @@ fn intervals_of_a_recording_and_of_the_long_run_hold_what_they_are_of() {
             let interval = row.own_share;
             assert!(interval.high - interval.low < 0.03, "{interval:?}");
             of_itself += u32::from((interval.low..=interval.high).contains(&own));
-            let Some((top, interval)) = table.long_run else { return };
+            let Some(LongRun { row, share, .. }) = table.long_run else { return };
             told += 1;
             let mut text = Vec::new();
             report.write(Format::Text, &mut text).unwrap();
             let text = String::from_utf8(text).unwrap();
             assert!(text.contains("another recording may differ by more: in the long run `"));
-            assert_eq!(top, 0);
+            assert_eq!(row, 0);
             let truth = if table.rows[0].text == "hot" { 0.45 } else { 0.55 };
-            of_process += u32::from((interval.low..=interval.high).contains(&truth));
+            of_process += u32::from((share.low..=share.high).contains(&truth));
         });
     }
     assert!((90..=99).contains(&of_itself), "{of_itself}");
     assert!(told >= 95, "{told}");
     assert!(of_process * 100 >= told * 90 && of_process < told, "{of_process} of {told}");
+}
+
+/// `parse` calls `work` for most of the first half, and others call it in the second: only a total
+/// comes in bursts. Guards views that show intervals and do not say so.
+#[test]
+fn totals_that_come_in_bursts_are_told_wherever_intervals_are() {
+    let mut random = Rng::with_seed(3);
+    let mut guest = Guest::idle();
+    let mut at = BEGAN;
+    while at < BEGAN + 20 * SECOND {
+        let part = if at < BEGAN + 10 * SECOND { 0.8 } else { 0.1 };
+        let caller = if random.f64() < part { "parse" } else { "print" };
+        guest.samples.push((at, false, vec!["work", caller, "main"]));
+        at += random.u64(1..8 * PERIOD);
+    }
+    let line = "another recording may differ by more: in the long run `p";
+    guest.analyze(|_, report| {
+        let mut json = Vec::new();
+        report.write(Format::Json, &mut json).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        let found = &json["long_run"];
+        let [low, high] = [0, 1].map(|end| found["interval"][end].as_f64().unwrap());
+        assert!(found["function"].as_str().unwrap().starts_with('p'), "{found}");
+        assert!(found["of"] == "total" && low < 0.4 && high > 0.5, "{found}");
+        let name: FunctionName = "work".parse().unwrap();
+        let calls = Calls::of(report, &name, Direction::Callers).unwrap();
+        let mut callers = Report::new(report.symbolized, ReportOptions::default());
+        callers.view = report.view;
+        let mut text = Vec::new();
+        for report in [report, &callers.with_calls(calls)] {
+            report.write(Format::Text, &mut text).unwrap();
+        }
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text.matches(line).count(), 2, "{text}");
+        assert!(text.contains("` with what it calls has "), "{text}");
+    });
+}
+
+/// Guards an answer that is surer than the table below it.
+#[test]
+fn a_share_of_all_samples_is_not_known_to_be_all() {
+    let all = Interval::wilson(100_000, 100_000);
+    assert_eq!(text::with_interval(&all, Unit::Samples), "100.0 % (99.9 to 100.0)");
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use super::super::text::write_paragraph;
+use super::super::text::{ends, write_paragraph};
 use super::super::{DEFAULT_COLUMNS, Report, shorten};
 use super::{Analysis, Finding, Subject, dominating};
 use crate::finding::paragraph;
@@ -128,7 +128,7 @@ impl Analysis {
 pub(super) fn with_interval(share: &Interval, unit: Unit) -> String {
     let percent = percent(share.share);
     match share.ends(unit) {
-        Some([low, high]) => format!("{percent} ({:.1} to {:.1})", low * 100.0, high * 100.0),
+        Some(_) => format!("{percent} ({})", ends(share, " to ")),
         None => percent,
     }
 }
