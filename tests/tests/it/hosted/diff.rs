@@ -92,13 +92,14 @@ fn what_vanished_and_what_appeared_is_shown() {
     assert!(stderr.contains("`burst` and `shares`"), "{stderr}");
     let found = json(&client, files, &["--force"]);
     assert_eq!(found["basis"], "blocks", "{found:#}");
-    for (name, verdict) in [("shares::sixty", "new"), ("burst::usual", "gone")] {
-        let row = only(&found, name);
-        // The time of one function that vanished may be as long as that of one that appeared.
-        assert!(row["verdict"] == verdict || row["verdict"] == "moved", "{row:#}");
-        let chance = row["chance"].as_f64().unwrap();
-        assert!(chance < 0.001, "{row:#}");
-    }
+    let row = only(&found, "shares::sixty");
+    // The time of one function that vanished may be as long as that of one that appeared.
+    assert!(row["verdict"] == "new" || row["verdict"] == "moved", "{row:#}");
+    assert!(row["chance"].as_f64().unwrap() < 0.001, "{row:#}");
+    // A phase that comes once may be missing by chance.
+    let row = only(&found, "burst::usual");
+    assert!(row["self"]["base"].as_f64() > Some(0.3), "{row:#}");
+    assert_eq!((&row["self"]["new"], &row["self"]["factor"]), (&json!(0.0), &json!(0.0)), "{row:#}");
     the_page_shows_the_same(&client, files, &found);
     // Self time is that of the reports, as far as rings and counts hold the same samples.
     let report = client.report("base.unikprof", &["--json"]).expect_json();
