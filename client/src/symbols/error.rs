@@ -126,7 +126,8 @@ pub enum SymbolWarning {
     NotUsed { path: PathBuf },
     /// The file was written to while it was read.
     #[error(
-        "{} changed while it was read: names of its code are missing; try again when it is complete",
+        "{} changed while it was read: names of its code are missing; try again when it is \
+         complete",
         path.display()
     )]
     Changed { path: PathBuf },

@@ -99,7 +99,11 @@ fn what_vanished_and_what_appeared_is_shown() {
     // A phase that comes once may be missing by chance.
     let row = only(&found, "burst::usual");
     assert!(row["self"]["base"].as_f64() > Some(0.3), "{row:#}");
-    assert_eq!((&row["self"]["new"], &row["self"]["factor"]), (&json!(0.0), &json!(0.0)), "{row:#}");
+    assert_eq!(
+        (&row["self"]["new"], &row["self"]["factor"]),
+        (&json!(0.0), &json!(0.0)),
+        "{row:#}"
+    );
     the_page_shows_the_same(&client, files, &found);
     // Self time is that of the reports, as far as rings and counts hold the same samples.
     let report = client.report("base.unikprof", &["--json"]).expect_json();
