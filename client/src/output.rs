@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use tempfile::TempPath;
 use thiserror::Error;
@@ -177,11 +178,11 @@ impl AtomicFile {
     /// the folder for temporary files, where only its owner can read it. Returns why.
     pub(crate) fn publish_here_or_beside(&mut self) -> Result<Option<OutputError>, OutputError> {
         loop {
-            let other = fs::symlink_metadata(&self.target).ok().map(identity);
+            let other = fs::symlink_metadata(&self.target).ok().map(State::of);
             self.replaces = other.is_some();
             let has_other = self.temporary.is_some()
                 && other.is_some()
-                && other != self.found.as_ref().map(|found| found.identity);
+                && other != self.found.as_ref().map(|found| found.state);
             let moved = match self.is_lost() || has_other {
                 true => Some(self.move_beside()?),
                 false => None,
@@ -272,7 +273,7 @@ impl Write for AtomicFile {
 /// A file that another one may replace.
 #[derive(Debug)]
 struct Found {
-    identity: Identity,
+    state: State,
     /// While it is open, no new file gets its inode.
     _open: Option<File>,
 }
@@ -281,7 +282,22 @@ impl Found {
     fn at(path: &Path, found: fs::Metadata) -> Found {
         // Elsewhere, a file that is open cannot be replaced.
         let open = if cfg!(unix) { File::open(path).ok() } else { None };
-        Found { identity: identity(found), _open: open }
+        Found { state: State::of(found), _open: open }
+    }
+}
+
+/// Which file it is, and by what it shows that somebody writes to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct State {
+    identity: Identity,
+    length: u64,
+    modified: Option<SystemTime>,
+}
+
+impl State {
+    fn of(found: fs::Metadata) -> State {
+        let (length, modified) = (found.len(), found.modified().ok());
+        State { identity: identity(found), length, modified }
     }
 }
 
@@ -514,6 +530,23 @@ mod tests {
         assert!(file.publish_here_or_beside().unwrap().is_some());
         assert_eq!(fs::read_to_string(&path).unwrap(), "another's");
         assert_eq!(fs::read_to_string(file.path()).unwrap(), "new");
+    }
+
+    /// Such as another client's recording, which it fetches at the same time.
+    #[test]
+    fn a_file_that_is_still_written_to_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("f");
+        let mut first = AtomicFile::create(&path).unwrap();
+        first.write_all(b"first").unwrap();
+        first.publish_here_or_beside().unwrap();
+        let mut second = AtomicFile::create(&path).unwrap();
+        first.write_all(b", and more").unwrap();
+        assert!(first.publish_here_or_beside().unwrap().is_none());
+        second.write_all(b"second").unwrap();
+        assert!(second.publish_here_or_beside().unwrap().is_some());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "first, and more");
+        assert_eq!(fs::read_to_string(second.path()).unwrap(), "second");
     }
 
     #[test]
