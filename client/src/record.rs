@@ -335,23 +335,31 @@ fn drain_until_end(
             (state::RECORDING, _) => *since.get_or_insert(now) + between(status),
             _ => now + CHECK_EVERY,
         };
+        let pause = between(status);
         if due <= now {
             if collector.drain(recording, observer)? {
                 return Ok(true);
             }
             has_grown = collector.grow(observer)?;
-            (since, is_first) = (Some(Instant::now()), false);
+            (since, is_first) = (Some(counts_from(now, Instant::now(), pause)), false);
             continue;
         }
         // A little longer than the guest needs: its clock and ours are not the same.
         let left = status.left().map(|left| left + Duration::from_millis(20));
         // A quarter of the wait, so that a guest which wants to be fetched sooner is noticed.
-        let look = (between(status) / 4).clamp(SHORTEST_PAUSE, CHECK_EVERY);
+        let look = (pause / 4).clamp(SHORTEST_PAUSE, CHECK_EVERY);
         let wait = left.map_or(look, |left| left.min(look));
         if collector.session.sleep(wait.min(due - now)) {
             return Ok(false);
         }
     }
+}
+
+/// From when the pause behind a drain counts: from its beginning, so that the time it took is not at
+/// risk as well; later if the guest would get no pause.
+fn counts_from(began: Instant, ended: Instant, pause: Duration) -> Instant {
+    let rested = ended.checked_sub(pause.saturating_sub(SHORTEST_PAUSE));
+    rested.map_or(began, |rested| began.max(rested))
 }
 
 /// How long the guest's memory may fill up between two drains: a quarter of what it holds at the
@@ -385,6 +393,18 @@ mod tests {
     fn a_short_recording_is_drained_each_second() {
         let paused = |seconds: u64| longest_pause(Duration::from_secs(seconds)).as_secs();
         assert_eq!([0, 9, 10, 30, 1_000].map(paused), [1, 1, 1, 3, 10]);
+    }
+
+    /// Guards a second at risk that begins when a slow drain has ended.
+    #[test]
+    fn the_next_drain_is_due_from_the_beginning_of_the_last() {
+        let (began, second) = (Instant::now(), Duration::from_secs(1));
+        let due = |took_ms: u64| {
+            let ended = began + Duration::from_millis(took_ms);
+            (counts_from(began, ended, second) + second - began).as_millis()
+        };
+        assert_eq!([0, 400, 750].map(due), [1_000; 3]);
+        assert_eq!(due(1_200), 1_200 + SHORTEST_PAUSE.as_millis());
     }
 
     #[test]
