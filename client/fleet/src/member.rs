@@ -268,9 +268,9 @@ pub(super) enum GuestError {
     #[error("the recording is incomplete: {0}")]
     Incomplete(String),
     #[error(
-        "{} is incomplete, and was not replaced: the guest may still hold the rest \
-         (`unikprof-client \
-         connect ADDR status` tells); choose another folder, or move the file", path.display()
+        "{} is incomplete, and was not replaced: the guest may still hold the rest, as \
+         `unikprof-client connect ADDR check` tells; choose another folder, or move the file",
+        path.display()
     )]
     Replaces { path: PathBuf },
     #[error(

@@ -398,6 +398,8 @@ mod tests {
             let recorded = record(config, &request, folder.path(), &Interrupt::default()).unwrap();
             let failure = recorded.guests[0].outcome.as_ref().unwrap_err();
             assert!(failure.text.contains(told), "{failure:?}");
+            // It advises a subcommand that exists.
+            assert!(!failure.text.contains("connect ADDR status"), "{failure:?}");
         }
     }
 
