@@ -186,7 +186,8 @@ pub fn record(
     let recording = started.recording;
     let partial = settings.partial.clone().filter(|_| has_callers);
     let growth = partial.map(|table| Growth::new(Some(table)));
-    let mut collector = Collector::new(session, writer).named(&settings.name).following(growth);
+    let mut collector =
+        Collector::new(session, writer).named(Some(&settings.name)).following(growth);
     let request = Request::Stop { recording };
     let collected = match drain_until_end(&mut collector, recording, observer) {
         Ok(true) => Ok(()),
@@ -325,17 +326,16 @@ fn drain_until_end(
             return Ok(false);
         }
         let now = Instant::now();
-        let between = |status| collector.between_drains(between_drains(status));
+        let pause = collector.between_drains(between_drains(status));
         let due = match (status.state, is_first) {
             (state::RECORDING, _) if has_grown => now,
             // The agent does not know the rate yet.
             (state::RECORDING, true) if status.mode() != profile::Mode::Live => {
                 *since.get_or_insert(now) + FIRST_DRAIN
             }
-            (state::RECORDING, _) => *since.get_or_insert(now) + between(status),
+            (state::RECORDING, _) => *since.get_or_insert(now) + pause,
             _ => now + CHECK_EVERY,
         };
-        let pause = between(status);
         if due <= now {
             if collector.drain(recording, observer)? {
                 return Ok(true);

@@ -670,7 +670,7 @@ mod tests {
         assert_eq!(search.spoiled, 0);
     }
 
-    /// Guards against a whole file that is said to be cut: its space was reserved.
+    /// A log whose space was reserved ends in zeros. It is whole, and must not be called cut.
     #[test]
     fn zeros_behind_the_members_of_a_gzip_are_none_of_them() {
         use flate2::Compression;

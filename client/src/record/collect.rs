@@ -90,8 +90,7 @@ pub(super) fn collect(
     } else {
         None
     };
-    let mut collector = Collector::new(session, writer);
-    collector.name = name.map(Into::into);
+    let mut collector = Collector::new(session, writer).named(name);
     collector.asked = asked;
     let collected = collector.collect(request, observer);
     collector.finish(collected, request)
@@ -198,9 +197,9 @@ impl<'a> Collector<'a> {
         Ok(collector.node_frames.map(|frames| KeptNodes { nodes, frames, first }))
     }
 
-    /// The same, for the recording of this name.
-    pub(super) fn named(self, name: &str) -> Collector<'a> {
-        Collector { name: Some(name.into()), ..self }
+    /// The same, for the recording of this name, if it is known.
+    pub(super) fn named(self, name: Option<&str>) -> Collector<'a> {
+        Collector { name: name.map(Into::into), ..self }
     }
 
     /// The same, following which code is interrupted.
@@ -618,15 +617,13 @@ impl<'a> Collector<'a> {
         source: OutputError,
         request: Request,
     ) -> Result<Outcome, RecordError> {
-        let mut command = format!(
-            "unikprof-client connect {} {}",
+        let name = self.name.as_ref().map(|name| format!(" --name {}", word(name)));
+        let command = format!(
+            "unikprof-client connect {} {}{}",
             self.session.guest_words(),
-            request.subcommand()
+            request.subcommand(),
+            name.unwrap_or_default()
         );
-        if let Some(name) = &self.name {
-            command.push_str(" --name ");
-            command.push_str(&word(name));
-        }
         let error = RecordError::Unwritten { command, source };
         if self.writer.is_published() { self.keep_published(error) } else { Err(error) }
     }

@@ -30,7 +30,7 @@ pub(crate) fn watch(
 ) -> Result<Outcome, RecordError> {
     let writer = session.create_recording(path)?;
     let recording = session.start_observed(settings, observer)?.recording;
-    let mut collector = Collector::new(session, writer).named(&settings.name);
+    let mut collector = Collector::new(session, writer).named(Some(&settings.name));
     let request = Request::Stop { recording };
     let collected = match dump_until_end(&mut collector, recording, length, observer) {
         Ok(true) => Ok(()),

@@ -120,9 +120,9 @@
 //!   most samples. Shares refer to `samples.recorded`; intervals are 95 % intervals (Wilson) of
 //!   what ran in this recording. If many samples have no known place, they are wider and there is a
 //!   warning.
-//! - `long_run` is the first share whose samples come in bursts, `of` the `self` or the `total` of a
-//!   function: in another recording it may lie outside of the function's interval, and is expected
-//!   in this one. `null` if there is none among the first rows.
+//! - `long_run` warns that another recording may differ by more than the intervals: the samples of
+//!   `function` come in bursts, and its share, `of` `self` or `total`, is expected in this wider
+//!   `interval`. It is the first such share of the first rows, or `null`.
 //! - `filter.vcpus` exists only with `--vcpu`.
 //! - `calls` exists only with `--callers` or `--callees`: a tree in preorder, starting with the
 //!   function, each row followed by its callers or callees, one level deeper. `self` counts the

@@ -178,8 +178,9 @@ pub(crate) struct LongRun {
     pub(crate) share: Interval,
 }
 
-/// The first of these shares whose samples come in clusters; each has a row of the table, its label,
-/// and which samples of it. `None` if there is none, or if the file has no timeline.
+/// The first of the `asked` shares whose samples come in clusters. A share is asked for by a row of
+/// the table, the row's label, and the kind of its samples. Answers `None` if no samples come in
+/// clusters, and for a file without a timeline, which does not tell when they came.
 pub(super) fn clustered(
     report: &Report<'_>,
     recorded: &Recorded,

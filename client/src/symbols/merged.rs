@@ -193,6 +193,11 @@ mod tests {
             let (profile, symbolizer) = guest(list, &stacks);
             merger.add("web", &symbolizer.resolve(&profile).unwrap()).unwrap();
         }
+        by_guest(merger)
+    }
+
+    /// The names of the functions that ran in each guest.
+    fn by_guest(merger: GuestMerger) -> Vec<Vec<String>> {
         let (_, names, own) = merger.finish();
         let named = own.iter().map(|own| {
             let mut named: Vec<_> = own.keys().map(|id| names.function(*id).name.clone()).collect();
@@ -307,14 +312,8 @@ mod tests {
             let named = names.finish(&profile, vec![None; profile.frames().len()]);
             merger.add("web", &named).unwrap();
         }
-        let (_, names, own) = merger.finish();
-        let named = own.iter().map(|own| {
-            let mut named: Vec<_> = own.keys().map(|id| &*names.function(*id).name).collect();
-            named.sort_unstable();
-            named
-        });
         let expected = [vec!["helper", "helper (libfoo.so)"], vec!["helper (libfoo.so)"]];
-        assert_eq!(named.collect::<Vec<_>>(), expected);
+        assert_eq!(by_guest(merger), expected);
     }
 
     /// One build has one more function of a name: which is which is not known, in no guest.

@@ -123,8 +123,7 @@ pub(super) fn namesakes<'l>(
         let names: HashSet<&str> = parts.iter().map(|entry| &*entry.name).collect();
         let is_one = ocaml::stem(&of.name).is_none() && names.len() == parts.len();
         parts.iter().map(move |entry| {
-            let whole = if is_one { parts[0].start } else { entry.start };
-            (*entry, if is_one { order(&entry.name, whole) } else { whole })
+            (*entry, if is_one { order(&entry.name, parts[0].start) } else { entry.start })
         })
     });
     let wholes: Vec<(&Entry<'_>, u64)> = wholes.collect();

@@ -390,15 +390,18 @@ impl Names {
         let all = (0..self.images.len() as u32).map(ImageId).filter(is_library).map(path);
         let mapped = profile.mappings().iter().map(|mapping| mapping.path.as_str());
         let called = libraries(all.chain(mapped));
-        let mut images: HashMap<String, HashSet<Option<ImageId>>> = HashMap::new();
-        for function in &mut *functions {
-            if let Some(image) = function.image.filter(is_library) {
-                function.across.library = called[path(image)].clone();
-            }
-            images.entry(function.name.clone()).or_default().insert(function.image);
+        let mut images: HashMap<&str, HashSet<Option<ImageId>>> = HashMap::new();
+        for function in &*functions {
+            images.entry(&function.name).or_default().insert(function.image);
         }
-        for Function { name, across, .. } in functions {
-            if images[name.as_str()].len() > 1 && !across.library.is_empty() {
+        let in_several = functions.iter().map(|function| images[&*function.name].len() > 1);
+        let in_several: Vec<bool> = in_several.collect();
+        for (Function { name, image, across, .. }, is_in_several) in
+            functions.iter_mut().zip(in_several)
+        {
+            let Some(image) = image.filter(is_library) else { continue };
+            across.library = called[path(image)].clone();
+            if is_in_several {
                 *name += &format!(" ({})", across.library);
             }
         }

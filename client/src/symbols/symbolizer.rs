@@ -379,18 +379,15 @@ impl NameSource<'_, '_> {
             let whole = symbol.map(|symbol| self.table.whole(symbol));
             // A program's functions have different names, but for those that only one file sees.
             let place = place.or_else(|| match whole.map(|it| (it.is_local(), it.file))? {
-                (true, None) => Some(names.place_at(order(raw_name, whole?.start))),
-                (_, Some((file, _))) if !is_source(file) => match without_suffixes(raw_name) {
-                    // A unit of Rust's compiler holds copies of others' functions.
-                    name if name == without_copies(raw_name) => None,
-                    // A linker's has statics of several files.
-                    _ => Some(names.place_at(order(raw_name, whole?.start))),
-                },
                 // Files of one name may lie in several folders.
-                (_, Some((file, _))) => {
+                (_, Some((file, _))) if is_source(file) => {
                     Some(Place { column: whole?.start as u32, ..names.place_in(file) })
                 }
-                (_, None) => Some(names.place_in("")),
+                // A unit of Rust's compiler holds copies of others' functions, and one that a linker
+                // made has statics of several files.
+                (_, Some(_)) if without_copies(raw_name) == without_suffixes(raw_name) => None,
+                (false, None) => Some(names.place_in("")),
+                _ => Some(names.place_at(order(raw_name, whole?.start))),
             });
             return names.function_in(Some(self.image), None, raw_name, place);
         }

@@ -28,14 +28,20 @@ fn profile() -> Profile {
     builder.finish()
 }
 
+/// Names functions by a symbol list of these lines.
+fn listed(lines: &str) -> Symbolizer {
+    let list = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&list, lines).unwrap();
+    let mut images = Images::new(ImageOptions::default());
+    images.add_symbols(list.path()).unwrap();
+    Symbolizer::new(images)
+}
+
 /// The rows as depth, function, self and total; functions as their addresses.
 fn tree(direction: Direction) -> Vec<(u64, u64, u64, u64)> {
     let profile = profile();
-    let list = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(&list, "1000 T main\n2000 T other\n3000 T f\n4000 T g\n5000 D data\n").unwrap();
-    let mut images = Images::new(ImageOptions::default());
-    images.add_symbols(list.path()).unwrap();
-    let symbolized = Symbolizer::new(images).resolve(&profile).unwrap();
+    let symbolizer = listed("1000 T main\n2000 T other\n3000 T f\n4000 T g\n5000 D data\n");
+    let symbolized = symbolizer.resolve(&profile).unwrap();
     let report = Report::new(&symbolized, ReportOptions::default());
     let address = |name: &str| {
         let all = [("main", MAIN), ("other", OTHER), ("f", F), ("g", G)];
@@ -79,11 +85,8 @@ fn callers_are_those_of_the_innermost_call() {
 #[test]
 fn calls_of_several_functions_do_not_name_one() {
     let profile = profile();
-    let list = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(&list, "1000 T main\n2000 T other\n3000 t f\n4000 t f\n5000 D data\n").unwrap();
-    let mut images = Images::new(ImageOptions::default());
-    images.add_symbols(list.path()).unwrap();
-    let symbolized = Symbolizer::new(images).resolve(&profile).unwrap();
+    let symbolizer = listed("1000 T main\n2000 T other\n3000 t f\n4000 t f\n5000 D data\n");
+    let symbolized = symbolizer.resolve(&profile).unwrap();
     for (name, heading) in [
         ("f", "callers of f (2 functions), 60 samples"),
         ("f (#2)", "callers of f (#2), 30 samples"),
