@@ -106,14 +106,17 @@ impl Function {
         self.false_discoveries.is_some_and(|share| share <= LEVEL)
     }
 
-    /// Those that may be part of the cause in its place.
+    /// Those of the other explanations.
     fn or(&self) -> Vec<&str> {
-        match &self.role {
-            Some(Role::Either(either)) => {
-                either.others.iter().flatten().map(|(name, _)| name.as_str()).collect()
+        let mut others = Vec::new();
+        if let Some(Role::Either(either)) = &self.role {
+            for (name, _) in either.others.iter().flatten() {
+                if *name != self.name && !others.contains(&name.as_str()) {
+                    others.push(name.as_str());
+                }
             }
-            _ => Vec::new(),
         }
+        others
     }
 }
 
@@ -318,14 +321,19 @@ impl<'a> Comparison<'a> {
     ///
     /// Of shares, the functions outside of the cause are the reference: a function of one half that
     /// takes twice as long has two thirds of the new time, and one half of the base's time more. Of
-    /// functions of which one is the cause, those are meant that would be slower, with the others.
+    /// explanations of which one holds, those functions are meant that would be slower, with the
+    /// others.
     pub(crate) fn slower_by(&self, least: f64) -> Vec<(&str, f64, Vec<&str>)> {
         let whole = self.total.map_or(1.0, |total| total.base);
         let scale = self.base_time_of_new();
         let grown = self.functions.iter().filter_map(|function| {
-            let growth = (function.own.new * scale - function.own.base) / whole;
-            let is_cause = matches!(function.role, Some(Role::Cause(_) | Role::Either(_)));
-            (is_cause && growth > 0.0 && growth >= least)
+            let Change { base, new, .. } = function.own;
+            let growth = match &function.role {
+                Some(Role::Cause(_)) => (new * scale - base) / whole,
+                Some(Role::Either(either)) => base * (either.factor?.factor - 1.0) / whole,
+                _ => return None,
+            };
+            (growth > 0.0 && growth >= least)
                 .then(|| (function.name.as_str(), growth, function.or()))
         });
         grown.collect()
@@ -334,10 +342,9 @@ impl<'a> Comparison<'a> {
     /// How long the new recording's time is in the base's, by the functions outside of the cause:
     /// they are unchanged. 1 if there are none, and if times are compared by work.
     fn base_time_of_new(&self) -> f64 {
-        let is_outside = |function: &&Function| match function.role {
+        let is_outside = |function: &&Function| match &function.role {
             Some(Role::Cause(_) | Role::Moved { .. }) => false,
-            // If it is another one, this one is the slower one.
-            Some(Role::Either(_)) => function.own.difference() < 0.0,
+            Some(Role::Either(either)) => !either.is_best,
             _ => true,
         };
         let rest = self.functions.iter().filter(is_outside);

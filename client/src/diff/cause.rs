@@ -46,7 +46,8 @@ pub(super) struct Either {
     pub(super) with: Changed<String>,
     /// The other explanations.
     pub(super) others: Vec<Changed<String>>,
-    /// Whether it is the first of the best explanation.
+    /// Whether it is part of the best explanation, and the first of it.
+    pub(super) is_best: bool,
     pub(super) is_first: bool,
     /// How many times as long recordings [tell](times_longer) them apart; infinite if they explain
     /// it equally well.
@@ -186,6 +187,28 @@ impl Cause {
 }
 
 impl Choice {
+    /// Between a cause and those with one of its functions swapped.
+    fn of(
+        mut swaps: Vec<Swap>,
+        found: &[NameId],
+        hits: &[FunctionHits],
+        measure: &Measure,
+    ) -> Choice {
+        let is_place = |at: &&NameId| swaps.iter().any(|swap| swap.from == **at);
+        let own: Vec<NameId> = found.iter().filter(is_place).copied().collect();
+        swaps.sort_by(|a, b| a.more.total_cmp(&b.more));
+        let times = swaps.iter().map(|swap| times_longer(swap.more.max(0.0)));
+        let times_longer = times.fold(0.0, f64::max);
+        let swapped = swaps.iter().map(|swap| {
+            let rest = without(&replaced(found, swap.from, &[swap.to.0]), hits, measure);
+            let kept = own.iter().filter(|at| **at != swap.from);
+            let kept = kept.map(|at| (*at, factor(*at, hits, &rest)));
+            std::iter::once(swap.to).chain(kept).collect()
+        });
+        let best = own.iter().map(|at| (*at, None)).collect();
+        Choice { sets: std::iter::once(best).chain(swapped).collect(), times_longer }
+    }
+
     /// Which explanation a function is part of.
     fn place(&self, at: NameId) -> Option<usize> {
         self.sets.iter().position(|set| set.iter().any(|(name, _)| *name == at))
@@ -202,6 +225,7 @@ impl Choice {
             factor: own.iter().find(|(name, _)| *name == at).and_then(|(_, factor)| *factor),
             with: named(own),
             others: self.sets.iter().filter(|set| *set != own).map(named).collect(),
+            is_best: place == 0,
             is_first: place == 0 && own[0].0 == at,
             times_longer: self.times_longer,
         })
@@ -242,62 +266,97 @@ fn misfit(found: &[NameId], hits: &[FunctionHits], measure: &Measure) -> Option<
 }
 
 /// Leaves out what the others of a cause explain, and puts functions that explain a change better
-/// in the place of those that do not. Answers for those of the cause that others explain about as
-/// well: these, with their factors, and how many times as long it takes to tell them apart.
+/// in the place of those that do not. Answers with what explains it about as well, and how many
+/// times as long it takes to tell.
 ///
 /// Two explanations of as many functions are told apart if the squares of what they leave differ by
 /// more than [`APART`]: the wrong one is better by so much in at most half a percent of all
 /// recordings, however far they are apart.
 fn weighed(found: &mut Vec<NameId>, hits: &[FunctionHits], measure: &Measure) -> Vec<Choice> {
     for at in found.clone() {
-        let fewer: Vec<NameId> = found.iter().copied().filter(|it| *it != at).collect();
+        let fewer = replaced(found, at, &[]);
         let rest = without(&fewer, hits, measure);
         if !fewer.is_empty() && !differing(&fewer, hits, &rest).contains(&true) {
             *found = fewer;
         }
     }
-    let mut choices: Vec<Choice> = Vec::new();
     for place in 0..found.len() {
-        let at = found[place];
-        if !is_in_both(at, hits) {
-            continue;
-        }
-        let fewer: Vec<NameId> = found.iter().copied().filter(|it| *it != at).collect();
-        let rest = without(&fewer, hits, measure);
-        let moved = |at: NameId| {
-            let [base, new] = rest.rates(&hits[at].own);
-            (new.rate() - base.rate()).abs()
-        };
-        // What is in the place of another one moves all others' shares together by as much.
-        let is_chosen = |at: NameId| choices.iter().any(|choice| choice.place(at).is_some());
-        let is_taken = |at: &NameId| found.contains(at) || is_chosen(*at);
-        let others = (0..hits.len()).filter(|it| is_in_both(*it, hits) && !is_taken(it));
-        let least = moved(at) / 2.0;
-        let others = others.map(|it| (moved(it), it)).filter(|(moved, _)| *moved >= least);
-        let mut others: Vec<(f64, NameId)> = others.collect();
-        others.sort_by(|a, b| b.0.total_cmp(&a.0));
-        others.truncate(MOST_EITHER);
-        let with = |at: NameId| [&fewer[..], &[at]].concat();
-        let fits = std::iter::once(at).chain(others.into_iter().map(|(_, it)| it));
-        let fits = fits.filter_map(|it| Some((it, misfit(&with(it), hits, measure)?)));
-        let mut fits: Vec<(NameId, f64)> = fits.collect();
-        fits.sort_by(|a, b| a.1.total_cmp(&b.1));
-        let Some((best, least)) = fits.first().copied() else { continue };
-        found[place] = best;
-        let factor = |at: NameId| factor(at, hits, &without(&with(at), hits, measure));
-        let close = fits[1..].iter().filter(|(_, misfit)| misfit - least < APART);
-        let close = close.map(|(at, misfit)| ((*at, factor(*at)), misfit));
-        // One that may be as it was explains nothing.
-        let close = close.filter(|((_, factor), _)| factor.is_none_or(|it| it.is_apart()));
-        let times = close.clone().map(|(_, misfit)| times_longer(misfit - least));
-        let times = times.fold(0.0, f64::max);
-        let mut sets = vec![vec![(best, None)]];
-        sets.extend(close.map(|(either, _)| vec![either]));
-        if sets.len() > 1 {
-            choices.push(Choice { sets, times_longer: times });
+        let fits = in_place(place, found, hits, measure);
+        if let Some((_, best)) = fits.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)) {
+            found[place] = best;
         }
     }
-    choices
+    // Places that one function may take are weighed together: it is in one of them.
+    let mut groups: Vec<Vec<Swap>> = Vec::new();
+    for place in 0..found.len() {
+        let swaps = swaps(place, found, hits, measure);
+        let is_shared =
+            |group: &Vec<Swap>| group.iter().any(|a| swaps.iter().any(|b| a.to.0 == b.to.0));
+        let (shared, others): (Vec<_>, Vec<_>) = groups.into_iter().partition(is_shared);
+        groups = others;
+        groups.push(shared.into_iter().flatten().chain(swaps).collect());
+    }
+    groups.retain(|group| !group.is_empty());
+    groups.into_iter().map(|group| Choice::of(group, found, hits, measure)).collect()
+}
+
+/// A function that may be in the place of one of the cause.
+#[derive(Debug)]
+struct Swap {
+    from: NameId,
+    to: (NameId, Option<Factor>),
+    /// By how much it explains the change worse.
+    more: f64,
+}
+
+/// The functions that may be in this place of a cause, the present one first, and the misfits with
+/// them. What is in the place of another one moves all others' shares together by as much.
+fn in_place(
+    place: usize,
+    found: &[NameId],
+    hits: &[FunctionHits],
+    measure: &Measure,
+) -> Vec<(f64, NameId)> {
+    let at = found[place];
+    if !is_in_both(at, hits) {
+        return Vec::new();
+    }
+    let rest = without(&replaced(found, at, &[]), hits, measure);
+    let moved = |at: NameId| {
+        let [base, new] = rest.rates(&hits[at].own);
+        (new.rate() - base.rate()).abs()
+    };
+    let least = moved(at) / 2.0;
+    let others = (0..hits.len()).filter(|it| is_in_both(*it, hits) && !found.contains(it));
+    let others = others.map(|it| (moved(it), it)).filter(|(moved, _)| *moved >= least);
+    let mut others: Vec<(f64, NameId)> = others.collect();
+    others.sort_by(|a, b| b.0.total_cmp(&a.0));
+    others.truncate(MOST_EITHER);
+    let all = std::iter::once(at).chain(others.into_iter().map(|(_, it)| it));
+    all.filter_map(|it| Some((misfit(&replaced(found, at, &[it]), hits, measure)?, it))).collect()
+}
+
+/// What explains a change about as well with another function in this place of a cause.
+fn swaps(place: usize, found: &[NameId], hits: &[FunctionHits], measure: &Measure) -> Vec<Swap> {
+    let fits = in_place(place, found, hits, measure);
+    let from = found[place];
+    let Some((least, _)) = fits.first().copied().filter(|(_, first)| *first == from) else {
+        return Vec::new();
+    };
+    let close = fits[1..].iter().filter(|(misfit, _)| misfit - least < APART);
+    let swap = |(misfit, to): &(f64, NameId)| {
+        let rest = without(&replaced(found, from, &[*to]), hits, measure);
+        // One that may be as it was explains nothing.
+        let is_told = rest.is_empty() || differs(&rest, &hits[*to].own);
+        is_told.then(|| Swap { from, to: (*to, factor(*to, hits, &rest)), more: misfit - least })
+    };
+    close.filter_map(swap).collect()
+}
+
+/// A cause with these functions in the place of one.
+fn replaced(found: &[NameId], from: NameId, to: &[NameId]) -> Vec<NameId> {
+    let kept = found.iter().copied().filter(|at| *at != from);
+    kept.chain(to.iter().copied()).collect()
 }
 
 /// How many times as long recordings tell two explanations apart whose squares differ by so much.
@@ -427,13 +486,19 @@ mod tests {
     /// Blocks of a recording.
     const BLOCKS: usize = 40;
 
-    /// Who is named as the cause, of two recordings of so many samples each. The first `slower` of
-    /// these functions take 15 % longer in the new one.
-    fn cause(random: &mut Rng, samples: usize, base: &[f64], slower: usize) -> Vec<Option<Role>> {
-        let functions = base.len();
+    /// With the first functions 15 % slower.
+    fn slower(base: &[f64], functions: usize) -> Vec<f64> {
+        let slower = base.iter().enumerate();
+        slower.map(|(at, time)| if at < functions { 1.15 * time } else { *time }).collect()
+    }
+
+    /// Who is named as the cause, of two recordings of so many samples each, in which the functions
+    /// take these times.
+    fn cause(random: &mut Rng, samples: usize, times: [&[f64]; 2]) -> Vec<Option<Role>> {
+        let functions = times[0].len();
         let mut hits = vec![FunctionHits::default(); functions];
         for side in [0, 1] {
-            let time = |at: usize| base[at] * if at < slower && side == 1 { 1.15 } else { 1.0 };
+            let time = |at: usize| times[side][at];
             let whole: f64 = (0..functions).map(time).sum();
             let mut counts = vec![vec![0.0; functions]; BLOCKS];
             for sample in 0..samples {
@@ -485,7 +550,7 @@ mod tests {
         for rest in [0.0, 0.02, 0.1, 0.3] {
             let mut right = 0;
             for draw in 0..24 {
-                let roles = cause(&mut random, 6_000, &base(rest), 1);
+                let roles = cause(&mut random, 6_000, [&base(rest), &slower(&base(rest), 1)]);
                 let (slower, same) = (&roles[0], &roles[1]);
                 assert!(!is_cause(same), "{rest}, draw {draw}: {slower:?} {same:?}");
                 right += u32::from(is_cause(slower));
@@ -495,11 +560,11 @@ mod tests {
         // What takes longer to tell is told by a recording of the stated length.
         let (mut told, mut either) = (0, 0);
         for _ in 0..24 {
-            let roles = cause(&mut random, 6_000, &base(0.1), 1);
+            let roles = cause(&mut random, 6_000, [&base(0.1), &slower(&base(0.1), 1)]);
             let Some(Role::Either(found)) = &roles[0] else { continue };
             if found.times_longer < 20.0 {
                 let samples = (150.0 * found.times_longer) as usize * BLOCKS;
-                let roles = cause(&mut random, samples, &base(0.1), 1);
+                let roles = cause(&mut random, samples, [&base(0.1), &slower(&base(0.1), 1)]);
                 assert!(!is_cause(&roles[1]), "{roles:?}");
                 told += u32::from(is_cause(&roles[0]));
                 either += 1;
@@ -515,7 +580,7 @@ mod tests {
         let mut random = Rng::with_seed(2);
         let (mut alone, mut both) = (0, 0);
         for _ in 0..60 {
-            let roles = cause(&mut random, 20_000, &[0.25; 4], 2);
+            let roles = cause(&mut random, 20_000, [&[0.25; 4], &slower(&[0.25; 4], 2)]);
             alone += u32::from(roles.iter().any(is_cause));
             let is_pair = |role: &Option<Role>| match role {
                 Some(Role::Either(either)) => {
@@ -526,5 +591,32 @@ mod tests {
             both += u32::from(roles.iter().all(is_pair));
         }
         assert!(alone <= 5 && both >= 45, "{alone} alone, {both} pairs");
+    }
+
+    /// Of three functions any two explain a change of two: the third is the reference.
+    #[test]
+    fn of_three_functions_none_is_named_for_sure() {
+        let mut random = Rng::with_seed(3);
+        let times: [[&[f64]; 2]; 3] = [
+            [&[2.0, 6.0, 2.0], &[6.0, 2.0, 2.0]],
+            [&[3.0, 3.0, 4.0], &[4.5, 1.5, 4.0]],
+            [&[1.0, 2.0, 3.0], &[4.0, 2.0, 1.0]],
+        ];
+        for times in times {
+            for _ in 0..6 {
+                let roles = cause(&mut random, 8_000, times);
+                let is_either = |role: &Option<Role>| match role {
+                    Some(Role::Either(it)) => it.times_longer.is_infinite() && it.with.len() == 1,
+                    _ => false,
+                };
+                assert!(roles.iter().all(is_either), "{times:?}: {roles:?}");
+            }
+        }
+        // Where more agree, these did not change.
+        let mut times = [[2.0; 6]; 2];
+        [times[0][1], times[1][0]] = [6.0; 2];
+        let roles = cause(&mut random, 8_000, times.each_ref().map(<[f64; 6]>::as_slice));
+        assert!(matches!(roles[..2], [Some(Role::Moved { .. }), Some(Role::Moved { .. })]));
+        assert!(roles[2..].iter().all(Option::is_none), "{roles:?}");
     }
 }

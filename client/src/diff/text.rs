@@ -182,7 +182,8 @@ fn either_or(of: &Comparison<'_>, name: &str, either: &Either) -> String {
         let [base, new] = of.longer(either.times_longer);
         format!("to tell which, record {base} and {new}, or compare by --per SPAN")
     } else {
-        "shares do not tell which, --per SPAN does".to_owned()
+        let tell = if either.times_longer.is_finite() { "hardly tell" } else { "do not tell" };
+        format!("shares {tell} which, --per SPAN does")
     };
     line
 }

@@ -281,6 +281,33 @@ fn the_page_has_its_names_in_its_data_alone() {
     assert!(program.contains("default-src 'none'; script-src 'sha256-"), "{before}");
 }
 
+/// Of three functions two changed: any two may be those.
+#[test]
+fn of_three_functions_none_is_the_cause_for_sure() {
+    let folder = folder();
+    for (name, hits) in [("old", [2, 6, 2]), ("new", [6, 2, 2])] {
+        let bytes = recording("web", 400, hits, hits[0]);
+        fs::write(folder.path().join(format!("{name}.unikprof")), bytes).unwrap();
+    }
+    let (found, stderr) = diff(13, "new", &["--json", "--fail-on", "significant"], folder.path());
+    let found = program::json(&found);
+    let verdict = |name: &str| function(&found, name)["verdict"].as_str().unwrap().to_owned();
+    assert_eq!(["hash", "copy", "words"].map(verdict), ["either"; 3], "{found:#}");
+    let line = program::json(stderr.lines().last().unwrap());
+    let slower = line["slower"].as_array().unwrap();
+    let names: Vec<&str> = slower.iter().map(|it| it["function"].as_str().unwrap()).collect();
+    assert!(names.contains(&"hash") && !names.contains(&"copy"), "{line}");
+    for it in slower {
+        let name = it["function"].as_str().unwrap();
+        assert!(function(&found, name)["cause"]["factor"].as_f64().unwrap() > 1.0, "{line}");
+        assert!(!it["or"].as_array().unwrap().contains(&name.into()), "{line}");
+    }
+    let (text, _) = diff(0, "new", &[], folder.path());
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    program::has(&words, &["either `", "shares do not tell which, --per SPAN does"]);
+    assert_eq!(words.matches(", or `").count(), 2, "{text}");
+}
+
 /// The exit code and the last line on stderr say whether the new recording is slower.
 #[test]
 fn a_slower_recording_fails_if_asked() {
