@@ -133,11 +133,18 @@ pub(super) fn namesakes<'l>(
     }
 }
 
-/// What the names of namesakes have in common. Instances of a generic function, whose names a list
-/// may have demangled, are one.
+/// What the names of namesakes have in common. Instances of a generic function and of a
+/// constructor, whose names a list may have demangled, are one, unless they say that they are of
+/// several files.
 fn stem_of<'e>(entry: &'e Entry<'_>) -> Option<&'e str> {
     let name = &*entry.name;
-    stem(name).filter(|_| ocaml::stem(name).is_some() || !name.contains("::"))
+    let is_of_file = |bare: &str| {
+        bare.contains("(anonymous namespace)")
+            || (bare.ends_with(')') && without_copies(name) != bare)
+    };
+    let is_told =
+        |bare: &&str| ocaml::stem(name).is_some() || !name.contains("::") || is_of_file(bare);
+    stem(name).filter(is_told)
 }
 
 enum Line {
@@ -217,6 +224,30 @@ mod tests {
         assert_eq!(name(&file, 0x101090), None, "data begins");
         assert_eq!(name(&file, 0xffff_ffff_8100_0000), None, "nothing tells where it ends");
         assert!(file.spans(0x101000) && !file.spans(0x100fff));
+    }
+
+    #[test]
+    fn demangled_functions_of_several_files_are_told_apart() {
+        let file = parse(
+            "10 t ns::f(int) [clone .lto_priv.1]\n20 t ns::f(int) [clone .lto_priv.0]\n\
+             30 t ns::f(int) [clone .lto_priv.0] [clone .cold]\n\
+             40 t ns::(anonymous namespace)::g()\n50 t ns::(anonymous namespace)::g()\n\
+             60 T A::A(int)\n70 T A::A(int)\n80 t a::b [clone .llvm.1]\n90 t a::b [clone .llvm.2]\n",
+        )
+        .unwrap();
+        let lists = [file];
+        let wholes = |at: usize| {
+            let found = namesakes(&lists, &lists[0].entries()[at]);
+            let wholes = found.iter().map(|(_, whole)| *whole);
+            let all: std::collections::BTreeSet<u64> = wholes.collect();
+            all.len()
+        };
+        // By the numbers of their files: these stay where code moves.
+        let f = namesakes(&lists, &lists[0].entries()[0]);
+        let f: Vec<(u64, u64)> = f.iter().map(|(entry, whole)| (entry.start, whole << 1)).collect();
+        assert_eq!(f, [(0x20, 0), (0x30, 0), (0x10, 2)]);
+        let told = [0, 1, 2, 3, 4, 5, 6, 7, 8].map(wholes);
+        assert_eq!(told, [2, 2, 2, 2, 2, 0, 0, 0, 0]);
     }
 
     #[test]

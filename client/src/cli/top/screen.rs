@@ -36,6 +36,7 @@ const KEY_WAIT: Duration = Duration::from_millis(50);
 /// How long the guest is waited for at the end, before and after giving up: half of a second in
 /// all, so that a busy machine takes less than one.
 const LAST_WAIT: Duration = Duration::from_millis(250);
+const LAST_LOOK: Duration = Duration::from_millis(10);
 
 /// How far a key scrolls sideways.
 const SIDEWAYS: usize = 8;
@@ -172,15 +173,19 @@ impl Drop for Screen<'_> {
 pub(super) fn run(watch: Watch<'_>, interrupt: &Interrupt, every: Duration) -> Result<(), Failure> {
     thread::scope(|scope| {
         let (sender, pictures) = channel();
+        let is_computing = watch.is_computing();
         let follower = scope.spawn(move || {
             // Where nobody shows pictures any more, the interrupt was raised.
             watch.run(every, |picture| Ok(sender.send(picture).is_ok()))
         });
         let drawn = draw_until_quit(interrupt, pictures);
         let has_ended = || {
-            let end = Instant::now() + LAST_WAIT;
-            while !follower.is_finished() && Instant::now() < end {
-                thread::sleep(Duration::from_millis(10));
+            let mut left = LAST_WAIT;
+            while !follower.is_finished() && !left.is_zero() {
+                thread::sleep(LAST_LOOK);
+                if !is_computing.load(Ordering::Relaxed) {
+                    left = left.saturating_sub(LAST_LOOK);
+                }
             }
             follower.is_finished()
         };

@@ -1,6 +1,8 @@
 //! Following a recording: what it came to in the last seconds and since the start, again and again.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use unikprof_proto::code::state;
@@ -54,6 +56,7 @@ pub(super) struct Watch<'a> {
     since_start: RunningTable,
     /// The time that was added to it.
     added: Option<Window>,
+    is_computing: Arc<AtomicBool>,
 }
 
 impl<'a> Watch<'a> {
@@ -85,7 +88,13 @@ impl<'a> Watch<'a> {
             names: KnownNames::default(),
             since_start: RunningTable::default(),
             added: None,
+            is_computing: Arc::default(),
         })
+    }
+
+    /// Whether a picture is made at present, and the guest is not waited for.
+    pub(super) fn is_computing(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_computing)
     }
 
     /// Makes a picture each interval, until `show` answers false, the user interrupts or the
@@ -122,7 +131,10 @@ impl<'a> Watch<'a> {
                 return Ok(());
             };
             let recording = self.reader.look(self.session, &status, &mut ())?;
-            if let Some(picture) = self.picture(&recording, &status)?
+            self.is_computing.store(true, Ordering::Relaxed);
+            let picture = self.picture(&recording, &status);
+            self.is_computing.store(false, Ordering::Relaxed);
+            if let Some(picture) = picture?
                 && !show(picture)?
             {
                 return Ok(());
