@@ -140,6 +140,9 @@ pub mod start_flag {
     /// to [`Counters::aged`](crate::message::Counters::aged). Without this flag old stacks are
     /// kept, and new ones overflow.
     pub const KEEP_NEWEST: u32 = 8;
+    /// Discard the recording once its client has made no request for
+    /// [`CONFIRM_WITHIN_NS`](crate::message::CONFIRM_WITHIN_NS), unless another one fetches it.
+    pub const WATCHED: u32 = 16;
 }
 
 /// [`TraceBegin::flags`](crate::message::TraceBegin::flags).

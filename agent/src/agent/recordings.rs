@@ -85,8 +85,8 @@ pub(crate) struct Recording {
     pub(crate) epochs: Epochs,
     /// The client that is fetching it.
     pub(crate) lease: Option<Lease>,
-    /// The client that may not know yet that it has started the recording, and when the recording
-    /// is discarded unless that client makes another request.
+    /// The client that may not know yet that it has started the recording, or that watches it, and
+    /// when the recording is discarded unless that client makes another request.
     pub(crate) unconfirmed: Option<(u64, u64)>,
     /// The position at which folding (counting old samples as aged) continues.
     pub(crate) folding: Cursor,

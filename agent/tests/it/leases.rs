@@ -244,6 +244,28 @@ fn a_recording_whose_start_is_not_confirmed_is_discarded() {
     }
 }
 
+/// What a client only watches is gone half a minute after its last request.
+#[test]
+fn a_watched_recording_is_discarded_once_its_client_is_silent() {
+    let (agent, service) = served();
+    let mut client = collector(&service);
+    let mut watcher = person(&service);
+    client.start(Start { flags: start_flag::WATCHED, ..one_ms() });
+    let mut state_after = |ns, client: Option<&mut Client>| {
+        agent.platform().idle(ns);
+        service.borrow_mut().advance();
+        if let Some(client) = client {
+            client.status();
+        }
+        watcher.status().0
+    };
+    for _ in 0..3 {
+        assert_ne!(state_after(UNCONFIRMED_NS - SECOND, Some(&mut client)), state::IDLE);
+    }
+    assert_ne!(state_after(UNCONFIRMED_NS - SECOND, None), state::IDLE);
+    assert_eq!(state_after(SECOND, None), state::IDLE);
+}
+
 /// Whoever stops it knows of it, and has as long as any other client to fetch it.
 #[test]
 fn a_recording_that_another_client_stops_is_not_discarded_unconfirmed() {

@@ -128,10 +128,17 @@ impl Cause {
             // Nothing is left that could serve as a reference.
             found = (0..hits.len()).filter(|at| is_changed(*at)).collect();
         }
+        let in_choice: Vec<NameId> = choices.iter().flat_map(Choice::functions).collect();
+        let is_either = |at: &NameId| in_choice.contains(at);
+        let sure: Vec<NameId> = found.iter().copied().filter(|at| !is_either(at)).collect();
         let part = |at: &NameId| Part {
             name: *at,
             factor: factor(*at, hits, &rest),
-            moved: if is_searched { moved(*at, &found, hits, &rest) } else { Vec::new() },
+            moved: if is_searched && !is_either(at) {
+                moved(*at, &sure, hits, &rest)
+            } else {
+                Vec::new()
+            },
         };
         let mut functions: Vec<Part> = found.iter().map(part).collect();
         // What moved to several functions came to each of them from one.
@@ -148,8 +155,7 @@ impl Cause {
         }
         functions.sort_by_key(|part| part.name);
         let is_found = |at: NameId| functions.binary_search_by_key(&at, |part| part.name).is_ok();
-        let either = |at: &NameId| choices.iter().any(|choice| choice.place(*at).is_some());
-        let others = || (0..hits.len()).filter(|at| !is_found(*at) && !either(at));
+        let others = || (0..hits.len()).filter(|at| !is_found(*at) && !is_either(at));
         // Of all functions of the cause, even if that leaves no reference.
         let outside = without(&found, hits, measure);
         let uncaused = super::by_function(sides, &|leaf| !is_found(leaf));
@@ -209,6 +215,10 @@ impl Choice {
         Choice { sets: std::iter::once(best).chain(swapped).collect(), times_longer }
     }
 
+    fn functions(&self) -> impl Iterator<Item = NameId> {
+        self.sets.iter().flatten().map(|(at, _)| *at)
+    }
+
     /// Which explanation a function is part of.
     fn place(&self, at: NameId) -> Option<usize> {
         self.sets.iter().position(|set| set.iter().any(|(name, _)| *name == at))
@@ -262,7 +272,9 @@ fn misfit(found: &[NameId], hits: &[FunctionHits], measure: &Measure) -> Option<
     let rest = without(found, hits, measure);
     let outside = (0..hits.len()).filter(|at| !found.contains(at));
     let square = |at: NameId| statistics::square(&rest.rates(&hits[at].own));
-    (!rest.is_empty()).then(|| sum(outside.map(square)))
+    // What rounding leaves of nothing is no difference.
+    let whole = |misfit: f64| (misfit * 1e6).round() / 1e6;
+    (!rest.is_empty()).then(|| whole(sum(outside.map(square))))
 }
 
 /// Leaves out what the others of a cause explain, and puts functions that explain a change better
@@ -281,6 +293,7 @@ fn weighed(found: &mut Vec<NameId>, hits: &[FunctionHits], measure: &Measure) ->
         }
     }
     for place in 0..found.len() {
+        // Of those that fit equally, the first.
         let fits = in_place(place, found, hits, measure);
         if let Some((_, best)) = fits.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)) {
             found[place] = best;

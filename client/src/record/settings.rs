@@ -94,6 +94,8 @@ pub struct Settings {
     pub keep: Keep,
     /// Replace a finished recording that no client has fetched.
     pub replace: bool,
+    /// Discard it once the client has been silent for half a minute.
+    pub is_watched: bool,
     /// Sample at fixed intervals: for comparison only, since periodic work in step with them biases
     /// the profile.
     pub fixed_interval: bool,
@@ -123,6 +125,7 @@ impl Default for Settings {
             max_bytes: 0,
             keep: Keep::default(),
             replace: false,
+            is_watched: false,
             fixed_interval: false,
             unwind: Unwind::default(),
             callers: None,
@@ -182,6 +185,7 @@ impl Settings {
             duration_ns: self.duration_ns,
             delay_ns: self.delay_ns,
             flags: flag(self.replace, start_flag::REPLACE)
+                | flag(self.is_watched, start_flag::WATCHED)
                 | flag(self.fixed_interval, start_flag::FIXED_INTERVAL)
                 | flag(by_table, start_flag::UNWIND_TABLE)
                 | flag(self.keep == Keep::Newest, start_flag::KEEP_NEWEST),

@@ -98,9 +98,10 @@ impl Recorder<'_> {
         }
     }
 
-    /// A client makes a request other than a start: it has received the answer to its start.
-    pub(crate) fn confirm(&mut self, client: &Client) {
-        self.state.recordings.iter_mut().for_each(|one| one.confirm(client));
+    /// A client makes a request other than a start: it has received the answer to its start, and
+    /// watches what it started to watch.
+    pub(crate) fn confirm(&mut self, client: &Client, now_ns: u64) {
+        self.state.recordings.iter_mut().for_each(|one| one.confirm(client, now_ns));
     }
 
     /// Starts a recording, and gives the lease on it to `client`; returns its id and when it

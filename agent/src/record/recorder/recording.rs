@@ -170,8 +170,12 @@ impl Recording {
     }
 
     /// A client that makes another request has received the answer to its start.
-    pub(super) fn confirm(&mut self, client: &Client) {
-        self.unconfirmed = self.unconfirmed.filter(|(starter, _)| *starter != client.id);
+    pub(super) fn confirm(&mut self, client: &Client, now_ns: u64) {
+        if self.unconfirmed.is_some_and(|(starter, _)| starter == client.id) {
+            let is_watched = self.settings.flags & start_flag::WATCHED != 0;
+            self.unconfirmed =
+                is_watched.then(|| (client.id, now_ns.saturating_add(CONFIRM_WITHIN_NS)));
+        }
     }
 
     /// Starts a recording in this place, which is free.

@@ -37,7 +37,7 @@ impl Session {
         let client = &self.client;
         recorder.update_leases(&context.clients, context.now_ns);
         if !matches!(request.kind, message_type::HELLO | message_type::START) {
-            recorder.confirm(client);
+            recorder.confirm(client, context.now_ns);
         }
         let pending = |Waiting { recording, first_epoch, epochs, complete }| Pending {
             recording,

@@ -20,8 +20,8 @@ use crate::report::{FunctionRow, FunctionTable, Report, ReportOptions, TimelineV
 use crate::symbols::{KnownNames, Symbolized, Symbolizer};
 use crate::timeline::{Timeline, Window};
 
-/// How long a recording of `top`'s own runs before the next one takes its place: a client that is
-/// killed leaves none for ever in the guest.
+/// How long a recording of `top`'s own runs before the next one takes its place: another client
+/// that has fetched of it may not end it.
 const OWN_NS: u64 = 3_600_000_000_000;
 
 /// Parts of the time are added up once the rings tell how the vCPUs' time went in them, or once
@@ -39,7 +39,7 @@ pub(in crate::cli) enum Target {
 
 /// The settings of a recording that nobody fetches.
 pub(super) fn own_settings() -> Settings {
-    Settings { duration_ns: OWN_NS, keep: Keep::Newest, ..Settings::default() }
+    Settings { duration_ns: OWN_NS, keep: Keep::Newest, is_watched: true, ..Settings::default() }
 }
 
 /// Follows one recording.
@@ -160,14 +160,12 @@ impl<'a> Watch<'a> {
                 (Some(status), _) if status.state != state::FINISHED => {
                     return Ok(Some(status.clone()));
                 }
-                (Some(_), Some(settings)) => {
-                    record::discard(self.session, self.recording, &mut ())?;
+                (there, Some(settings)) => {
+                    // The guest has discarded that of a `top` that was stopped for a while.
+                    if there.is_some() {
+                        record::discard(self.session, self.recording, &mut ())?;
+                    }
                     self.recording = self.session.start(settings)?.recording;
-                }
-                (None, Some(_)) => {
-                    // There is nothing to discard.
-                    self.own = None;
-                    return Ok(None);
                 }
                 (_, None) => return Ok(None),
             }
