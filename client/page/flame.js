@@ -116,7 +116,10 @@ export class Flame {
     part.classList.toggle("upwards", shown.upwards);
     this.resize();
     // The root, at the bottom, is what is looked at first.
-    if (isTurned) part.scrollTop = part.scrollHeight;
+    if (isTurned) {
+      part.scrollTop = part.scrollHeight;
+      part.scrollIntoView({ block: "nearest" });
+    }
     this.keepInPlace(part);
   }
 

@@ -7,7 +7,7 @@
 //   "still": true beside an action that changes nothing of the page's state
 //   {"type": "#query", "text": "main"}   {"press": "Escape", "on": "#tracks"}   {"choose": "#span", "value": "0"}
 //   {"wheel": "#overlay", "at": [0.5, 0.5], "by": -500}   {"media": "print"}   {"visible": "#legend"}
-//   {"scrolled": "#graph-part"}   the pixels above and below what is seen of it
+//   {"scrolled": "#graph-part"}   the pixels above and below what is seen of it, and of that those below the window
 //   {"read": "#shown"}   {"rows": ".functions tbody tr"}   {"hash": true}   {"fails": "/path"}
 // The page of a fleet:
 //   {"open": "http://127.0.0.1:7780/"}        from then on it may ask this server
@@ -125,7 +125,7 @@ async function take(page, step) {
     case "rows":
       return page.$$eval(value, (found) => found.map((row) => [...row.children].map((cell) => cell.textContent)));
     case "scrolled":
-      return page.$eval(value, (part) => [part.scrollTop, part.scrollHeight - part.clientHeight - part.scrollTop]);
+      return page.$eval(value, (part) => [part.scrollTop, part.scrollHeight - part.clientHeight - part.scrollTop, part.getBoundingClientRect().bottom - innerHeight]);
     case "visible":
       return page.$$eval(value, (found) => found.map((each) => each.getClientRects().length > 0));
     case "media":

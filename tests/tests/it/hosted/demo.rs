@@ -30,6 +30,7 @@ fn shows_the_mistake(client: &Client, folded: &str, samples: u64) {
     };
     let pictures = ["page.png", "flamegraph.png"].map(picture);
     let steps = [
+        json!({ "size": [900, 700] }),
         json!({ "open": page }),
         json!({ "click": "#view-flame" }),
         json!({ "scrolled": "#graph-part" }),
@@ -40,9 +41,9 @@ fn shows_the_mistake(client: &Client, folded: &str, samples: u64) {
         json!({ "screenshot": pictures[1], "of": client.path("demo/demo.svg") }),
     ];
     let Some(shown) = drive(&steps) else { return };
-    let [above, below] = [0, 1].map(|side| shown[2][side].as_f64().unwrap());
-    assert!(above > 0.0 && below < 2.0, "the root is seen: {}", shown[2]);
-    let matched = shown[4][0].as_str().unwrap().replace(',', "");
+    let [above, below, outside] = [0, 1, 2].map(|side| shown[3][side].as_f64().unwrap());
+    assert!(above > 0.0 && below < 2.0 && outside < 2.0, "the root is seen: {}", shown[3]);
+    let matched = shown[5][0].as_str().unwrap().replace(',', "");
     let expected = format!("matched {mistake} ");
     assert!(matched.starts_with(&expected), "{matched}, {expected}of {samples}");
     for picture in pictures {
