@@ -30,8 +30,8 @@ fn shows_the_mistake(client: &Client, folded: &str, samples: u64) {
     };
     let pictures = ["page.png", "flamegraph.png"].map(picture);
     let steps = [
-        json!({ "size": [900, 700] }),
         json!({ "open": page }),
+        json!({ "size": [900, 700] }),
         json!({ "click": "#view-flame" }),
         json!({ "scrolled": "#graph-part" }),
         json!({ "open": format!("{}#query=note::is_spam$", page.display()) }),
