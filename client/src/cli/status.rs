@@ -272,12 +272,12 @@ fn keeps(one: &RecordingStatus) -> String {
     if bounds.is_empty() { "all".into() } else { bounds.join(", ") }
 }
 
-/// For how long the memory holds samples and new stacks at the present rate.
+/// For how long the memory holds samples and new stacks at the present rate, while there is one.
 fn holds(one: &RecordingStatus) -> String {
     let samples = one.samples_window_ns.map(|ns| format!("samples {}", duration(ns)));
     let stacks = one.stacks_window_ns.map(|ns| format!("stacks {}", duration(ns)));
     let both: Vec<String> = samples.into_iter().chain(stacks).collect();
-    if both.is_empty() { "-".into() } else { both.join(", ") }
+    if both.is_empty() || one.state == state::FINISHED { "-".into() } else { both.join(", ") }
 }
 
 fn state_text(one: &RecordingStatus) -> String {
