@@ -6,7 +6,7 @@ import { $, Shell, startPage } from "./shell.js";
 import { element, matchesOf, replaceList, showTip, tableOf, warningLine } from "./tables.js";
 import { Traced } from "./traced.js";
 
-const COLUMNS_OF_TRACE = [["calls", "calls"], ["total", "total"], ["own", "self"], ["blocked", "blocked"], ["p50", "p50"], ["p99", "p99"],
+const COLUMNS_OF_TRACE = [["calls", "calls"], ["total", "total"], ["own", "self"], ["waited", "waited"], ["p50", "p50"], ["p99", "p99"],
   ["max", "max"], ["name", "function"]];
 const KEYS_OF_TRACE = [
   ["/", "search"],
@@ -104,7 +104,7 @@ class TracePage extends Shell {
     const { trace: { labels, head }, state } = this;
     const time = (ns) => (ns === null ? "-" : duration(ns));
     const body = rows.map((row) => {
-      const cells = [grouped(row.calls), ...["total", "own", "blocked", "p50", "p99", "max"].map((key) => time(row[key]))];
+      const cells = [grouped(row.calls), ...["total", "own", "waited", "p50", "p99", "max"].map((key) => time(row[key]))];
       const ends = row.ends.flatMap((count, end) => (end > 0 && count > 0 ? [`${grouped(count)} ${head.ends[end]}`] : []));
       const { name } = labels[row.label];
       const button = element("button", { type: "button", "data-key": `function ${row.label}`, textContent: name, onclick: () => this.choose(row.label) });

@@ -1,7 +1,7 @@
 // A trace: its calls, and what they add up to in a part of the time.
 import { upper } from "./times.js";
 
-const PARTS = ["start", "length", "self", "blocked", "function", "vcpu", "lane", "row", "end", "outermost", "hole"];
+const PARTS = ["start", "length", "self", "waited", "function", "vcpu", "lane", "row", "end", "outermost", "hole"];
 
 export class Traced {
   constructor({ head, columns }) {
@@ -31,13 +31,13 @@ export class Traced {
     const [first, end] = this.within(range);
     for (let call = first; call < end; call += 1) {
       const label = calls.function[call];
-      if (!rows.has(label)) rows.set(label, { label, calls: 0, total: 0, own: 0, blocked: 0, ends: this.head.ends.map(() => 0), lengths: [] });
+      if (!rows.has(label)) rows.set(label, { label, calls: 0, total: 0, own: 0, waited: 0, ends: this.head.ends.map(() => 0), lengths: [] });
       const row = rows.get(label);
       row.calls += 1;
       row.ends[calls.end[call]] += 1;
       if (calls.outermost[call]) row.total += calls.length[call];
       row.own += calls.self[call];
-      row.blocked += calls.blocked[call];
+      row.waited += calls.waited[call];
       if (calls.end[call] === 0) row.lengths.push(calls.length[call]);
     }
     for (const row of rows.values()) {
@@ -83,9 +83,9 @@ export class Traced {
 }
 
 function rowOfReport(found, label) {
-  const { calls, total_ns: total, self_ns: own, blocked_ns: blocked, p50_ns: p50, p99_ns: p99, max_ns: max } = found;
+  const { calls, total_ns: total, self_ns: own, waited_ns: waited, p50_ns: p50, p99_ns: p99, max_ns: max } = found;
   const ends = [found.returned, found.unwound, found.replaced, found.open, found.lost_ends];
-  return { label, calls, total, own, blocked, p50, p99, max, ends };
+  return { label, calls, total, own, waited, p50, p99, max, ends };
 }
 
 /** The largest power of two that a duration reaches, 0 for none. */

@@ -175,9 +175,9 @@ pub struct Leave {
     pub trace: u16,
     /// See [`how`].
     pub how: u8,
-    /// The time within the call, without that of traced calls inside it, during which the vCPU was
-    /// blocked, in ns: rounded down to multiples of 256 ns, at most 275 s.
-    pub blocked_ns: u64,
+    /// The time within the call, without that of traced calls inside it, during which the vCPU did
+    /// not run, in ns: rounded down to multiples of 256 ns, at most 275 s.
+    pub waited_ns: u64,
 }
 
 /// How a call ended: [`Leave::how`].
@@ -210,17 +210,17 @@ impl Enter {
 }
 
 impl Leave {
-    const BLOCKED_UNIT_SHIFT: u32 = 8;
-    const MOST_BLOCKED: u64 = (1 << 30) - 1;
+    const WAITED_UNIT_SHIFT: u32 = 8;
+    const MOST_WAITED: u64 = (1 << 30) - 1;
 
     /// The number.
     pub const fn to_number(self) -> u64 {
-        let blocked = self.blocked_ns >> Self::BLOCKED_UNIT_SHIFT;
-        let blocked = if blocked < Self::MOST_BLOCKED { blocked } else { Self::MOST_BLOCKED };
+        let waited = self.waited_ns >> Self::WAITED_UNIT_SHIFT;
+        let waited = if waited < Self::MOST_WAITED { waited } else { Self::MOST_WAITED };
         self.function as u64
             | (self.trace as u64) << 16
             | (self.how as u64 & 3) << 32
-            | blocked << 34
+            | waited << 34
     }
 
     /// The inverse of [`to_number`](Self::to_number), but for the rounding.
@@ -229,7 +229,7 @@ impl Leave {
             function: number as u16,
             trace: (number >> 16) as u16,
             how: (number >> 32) as u8 & 3,
-            blocked_ns: number >> 34 << Self::BLOCKED_UNIT_SHIFT,
+            waited_ns: number >> 34 << Self::WAITED_UNIT_SHIFT,
         }
     }
 }
@@ -383,8 +383,8 @@ mod tests {
     fn calls_survive_their_numbers() {
         let enter = Enter { function: 999, trace: u16::MAX, caller: u32::MAX };
         assert_eq!(Enter::from_number(enter.to_number()), enter);
-        let leave = |blocked_ns| Leave { function: u16::MAX, trace: 7, how: how::OPEN, blocked_ns };
-        let back = |blocked_ns| Leave::from_number(leave(blocked_ns).to_number());
+        let leave = |waited_ns| Leave { function: u16::MAX, trace: 7, how: how::OPEN, waited_ns };
+        let back = |waited_ns| Leave::from_number(leave(waited_ns).to_number());
         assert_eq!(back(256_000), leave(256_000));
         assert_eq!(back(256_255), leave(256_000));
         assert_eq!(back(u64::MAX), leave(((1 << 30) - 1) << 8));

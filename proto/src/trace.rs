@@ -107,8 +107,9 @@ pub struct FunctionTotals {
     pub total_ns: u64,
     /// `total_ns` without that of traced functions called, in ns.
     pub self_ns: u64,
-    /// The part of `self_ns` during which the vCPU was blocked.
-    pub blocked_ns: u64,
+    /// The part of `self_ns` during which the vCPU did not run: it was blocked, or its time
+    /// was stolen.
+    pub waited_ns: u64,
     /// The shortest duration of an ended call, in ns; 0 if none has ended.
     pub min_ns: u64,
     /// The longest duration of an ended call, in ns.
@@ -184,7 +185,7 @@ impl<'a> Encoder<'a> {
             orphans,
             total_ns,
             self_ns,
-            blocked_ns,
+            waited_ns,
             min_ns,
             max_ns,
         } = *totals;
@@ -197,7 +198,7 @@ impl<'a> Encoder<'a> {
             orphans,
             total_ns,
             self_ns,
-            blocked_ns,
+            waited_ns,
             min_ns,
             max_ns,
         ];
@@ -314,7 +315,7 @@ pub fn decode_totals(
                 orphans: input.varint()?,
                 total_ns: input.varint()?,
                 self_ns: input.varint()?,
-                blocked_ns: input.varint()?,
+                waited_ns: input.varint()?,
                 min_ns: input.varint()?,
                 max_ns: input.varint()?,
             };
@@ -433,7 +434,7 @@ mod tests {
             orphans: 3,
             total_ns: 4,
             self_ns: 5,
-            blocked_ns: 6,
+            waited_ns: 6,
             min_ns: 7,
             max_ns: 8,
         };

@@ -362,12 +362,12 @@ struct unikprof_call_stack {
 // Functions of the guest that the agent calls.
 //
 // Functions marked upcall are called inside unikprof_on_tick, unikprof_on_block,
-// unikprof_on_wake and unikprof_deadline, where the guest may have been interrupted anywhere.
-// They must be bounded, must not lock or allocate, and must be compiled like the guest's own
-// upcall code: the library uses no vector registers and does not save them. The others are called
-// inside the calls of the loop (unikprof_poll, connections, frames). Each gets context as its
-// first argument. They must not call back into the library: such a call returns UNIKPROF_E_BUSY
-// or counts a lost sample.
+// unikprof_on_wake, unikprof_deadline and unikprof_on_breakpoint, where the guest may have
+// been interrupted anywhere. They must be bounded, must not lock or allocate, and must be compiled
+// like the guest's own upcall code: the library uses no vector registers and does not save them.
+// The others are called inside the calls of the loop (unikprof_poll, connections, frames). Each
+// gets context as its first argument. They must not call back into the library: such a call
+// returns UNIKPROF_E_BUSY or counts a lost sample.
 struct unikprof_ops {
     // Passed to each function.
     void *context;
@@ -453,8 +453,8 @@ struct unikprof_ops {
     // Writes length bytes to the guest's code at address, for traces, and returns 1, or
     // returns 0 if it cannot. Other CPUs may execute the code meanwhile. If the text is mapped
     // read-only, clear CR0.WP with interrupts off, write, and set it again; a PV guest on Xen
-    // cannot do that, and returns 0. unikprof_crash_dump calls it too. May be NULL if there is
-    // no trace_memory.
+    // cannot do that, and returns 0. unikprof_on_breakpoint and unikprof_crash_dump call it
+    // too. May be NULL if there is no trace_memory.
     int32_t (*write_code)(void *context, uint64_t address, const void *bytes, size_t length);
     // The stack that contains sp, for traces, which pair entries and exits by the stack and the
     // distance from its end: fill in id and end and return 1, or return 0 if sp is in no

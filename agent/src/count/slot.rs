@@ -42,12 +42,6 @@ pub(crate) struct SlotCells {
     blocked: AtomicU32,
     /// Start of the current block, in ns. 0 if the vCPU is not blocked.
     blocked_since_ns: AtomicU64,
-    /// The blocked time of the waits that began and ended while a trace was under way, in ns.
-    #[cfg(feature = "trace")]
-    waited_ns: AtomicU64,
-    /// The vCPU's blocked time when the current wait began, plus one; 0 if no trace was under way.
-    #[cfg(feature = "trace")]
-    waits_from_ns: AtomicU64,
     /// The id of the span that the vCPU works for; 0 = none.
     entered: AtomicU64,
     /// The nesting depth of the agent's own work on the vCPU; 0 = none.
@@ -268,29 +262,6 @@ impl SlotCells {
         let since_ns = self.blocked_since_ns();
         self.set_blocked_since(0);
         since_ns
-    }
-
-    /// Notes that a wait begins while a trace is under way, at this blocked time of the vCPU.
-    #[cfg(feature = "trace")]
-    pub(crate) fn begin_traced_wait(&self, blocked_ns: u64) {
-        self.waits_from_ns.store(blocked_ns.saturating_add(1), Ordering::Relaxed);
-    }
-
-    /// Ends the wait that [`begin_traced_wait`](Self::begin_traced_wait) noted, if it noted one.
-    #[cfg(feature = "trace")]
-    pub(crate) fn end_traced_wait(&self, blocked_ns: impl FnOnce() -> u64) {
-        self.waited_ns.store(self.waited_ns(blocked_ns), Ordering::Relaxed);
-        self.waits_from_ns.store(0, Ordering::Relaxed);
-    }
-
-    /// How long the vCPU was blocked in waits that began while a trace was under way, in ns.
-    #[cfg(feature = "trace")]
-    pub(crate) fn waited_ns(&self, blocked_ns: impl FnOnce() -> u64) -> u64 {
-        let open_ns = match self.waits_from_ns.load(Ordering::Relaxed) {
-            0 => 0,
-            from_ns => blocked_ns().saturating_add(1).saturating_sub(from_ns),
-        };
-        self.waited_ns.load(Ordering::Relaxed).wrapping_add(open_ns)
     }
 
     /// Sets the id of the span that the vCPU works for; returns the one before. An upcall that

@@ -123,8 +123,9 @@ pub unsafe trait Platform {
     /// it, and it never goes back. The *upcall* reads it for its own vCPU.
     fn running_ns(&self, vcpu: u32) -> u64;
 
-    /// The clocks of `vcpu`, which is the current vCPU, read once for each tick. A platform that
-    /// derives them from one counter should override this and read the counter once. *Upcall.*
+    /// The clocks of `vcpu`, which is the current vCPU, read once for each tick and each traced
+    /// entry or exit. A platform that derives them from one counter should override this and read
+    /// the counter once. *Upcall.*
     #[inline]
     fn moment(&self, vcpu: u32) -> Moment {
         Moment { cycles: self.cycles(), running_ns: self.running_ns(vcpu), now_ns: self.now_ns() }
@@ -222,7 +223,8 @@ pub unsafe trait Platform {
     /// Writes `bytes` to the guest's code at `address`, for tracing: one byte at a probe, which
     /// other vCPUs may execute meanwhile, or a part of the agent's own text that is not used yet.
     /// Returns whether it was written; the default does not write, and there is no tracing. Called
-    /// by the service, and by [`crash_dump`](crate::Agent::crash_dump).
+    /// by the service, [`on_breakpoint`](crate::Agent::on_breakpoint) and
+    /// [`crash_dump`](crate::Agent::crash_dump).
     ///
     /// If the text is mapped read-only, clear `CR0.WP` with interrupts off, write, and set it
     /// again. A PV guest on Xen cannot do that: it does not write, or maps the text writable.
@@ -235,22 +237,12 @@ pub unsafe trait Platform {
     /// their stack pointers; `None` if no known stack does. The default is
     /// [`stack_bounds`](Self::stack_bounds), with the end as the id. A platform whose stacks are
     /// moved, as OCaml's fibres are, returns an id that stays the same. *Breakpoint*: called by
-    /// [`on_breakpoint`](crate::Agent::on_breakpoint), as `vcpu`, `now_ns` and `cycles` are, and
-    /// bounded as an *upcall*'s methods are.
+    /// [`on_breakpoint`](crate::Agent::on_breakpoint), as `vcpu`, `moment`, `now_ns`, `cycles` and
+    /// `write_code` are, and bounded as an *upcall*'s methods are.
     #[cfg_attr(not(feature = "trace"), doc(hidden))]
     #[inline]
     fn call_stack(&self, sp: u64) -> Option<CallStack> {
         self.stack_bounds(sp).map(|bounds| CallStack { id: bounds.end, end: bounds.end })
-    }
-
-    /// [`blocked_ns`](Self::blocked_ns) of the current vCPU, if it is cheap enough for each call of
-    /// a traced function. `None`, the default: the agent reads `blocked_ns` in `on_block` and
-    /// `on_wake`, and in calls between these. *Breakpoint.*
-    #[cfg_attr(not(feature = "trace"), doc(hidden))]
-    #[inline]
-    fn traced_blocked_ns(&self, vcpu: u32) -> Option<u64> {
-        let _ = vcpu;
-        None
     }
 }
 

@@ -13,7 +13,7 @@ use super::stacks::{Closed, Entry, Exit, Now, Stack};
 use super::totals::{Ended, Event, FunctionCells};
 use super::{BREAKPOINT, Trace, budget, phase};
 use crate::agent::Agent;
-use crate::ground::platform::{CallStack, Platform};
+use crate::ground::platform::{CallStack, Moment, Platform};
 use crate::ground::sync::{AtomicU64, Ordering};
 use crate::ring::Entry as Record;
 
@@ -232,8 +232,8 @@ impl<'m, P: Platform> Agent<'m, P> {
             }
             return;
         };
-        let now_ns = platform.now_ns();
-        let now = Now { ns: now_ns, blocked_ns: self.traced_blocked_ns(vcpu), vcpu };
+        let Moment { now_ns, running_ns, .. } = platform.moment(vcpu);
+        let now = Now { ns: now_ns, running_ns, vcpu };
         let position = place.end.wrapping_sub(sp);
         stack.advance(now);
         if enters {
@@ -305,7 +305,7 @@ impl<'m, P: Platform> Agent<'m, P> {
                     was_seen: how == how::RETURNED,
                     duration_ns: closed.duration_ns,
                     self_ns: closed.self_ns,
-                    blocked_ns: closed.blocked_ns,
+                    waited_ns: closed.waited_ns,
                 });
             }
         }
@@ -313,7 +313,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             function: closed.function,
             trace: role.trace,
             how,
-            blocked_ns: closed.blocked_ns,
+            waited_ns: closed.waited_ns,
         }
         .to_number();
         let slow_ns = trace.cells.slow_ns.load(Ordering::Relaxed);
@@ -377,17 +377,6 @@ impl<'m, P: Platform> Agent<'m, P> {
         if let Some(function) = trace.functions.get(usize::from(function)) {
             function.count(event);
         }
-    }
-
-    /// How long the current vCPU was blocked, in ns.
-    #[inline]
-    fn traced_blocked_ns(&self, vcpu: u32) -> u64 {
-        if let Some(blocked_ns) = self.platform().traced_blocked_ns(vcpu) {
-            return blocked_ns;
-        }
-        // A function that is traced while its vCPU is blocked is the one that blocks.
-        let blocked_ns = || self.platform().blocked_ns(vcpu);
-        self.slot(vcpu).map_or(0, |slot| slot.cells.waited_ns(blocked_ns))
     }
 }
 

@@ -28,8 +28,8 @@
 //! docs/design/decisions.md#costs-are-bounded-in-the-handler.
 //!
 //! The handler is bounded. It never allocates, locks, waits or panics, and uses no floating point.
-//! It calls these methods of the platform: `vcpu`, `now_ns`, `cycles`, `call_stack`,
-//! `traced_blocked_ns` and, inside of a block, `blocked_ns`. No probe may be set in their code.
+//! It calls these methods of the platform: `vcpu`, `call_stack`, `moment`, `now_ns`, `cycles` and
+//! `write_code`. No probe may be set in their code.
 
 mod breakpoint;
 mod budget;

@@ -67,8 +67,7 @@ impl Trace<'_> {
         let vcpu = platform.vcpu().unwrap_or(0);
         core::hint::black_box((
             platform.call_stack(sp),
-            platform.traced_blocked_ns(vcpu),
-            platform.blocked_ns(vcpu),
+            platform.moment(vcpu),
             platform.now_ns(),
             platform.cycles(),
         ));
@@ -102,15 +101,16 @@ impl<'m, P: Platform> Agent<'m, P> {
             function: 0,
             kind: probe_kind::ENTRY | probe_kind::EXIT,
         };
+        let platform = self.platform();
+        let vcpu = platform.vcpu().unwrap_or(0);
         let place = CallStack { id: 1, end: frame.sp().wrapping_add(64) };
         for (enters, leaves) in [(true, false), (false, true)] {
-            self.count_call_on(trace, role, 0, place, frame.sp(), enters, leaves);
+            self.count_call_on(trace, role, vcpu, place, frame.sp(), enters, leaves);
         }
         let taken = (0..16).filter(|condition| is_taken(*condition, frame.flags));
         let target = indirect_target(&[0xff, 0x64, 0x24, 0x08], 0, frame, |place| place);
         core::hint::black_box((taken.count(), target, self.is_outside(trace, role, frame.pc)));
         self.rehearse_slow(trace, role, place);
-        let platform = self.platform();
         trace.judge(&platform);
         trace.begin_window(&platform);
         trace.remove_hottest(&platform, 0, 0);
@@ -128,7 +128,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             trace.buffers.push(buffer, Waiting { at_ns: now_ns, is_end, number: 0 });
         }
         if let Some(stack) = trace.stacks.find_or_claim(place.id) {
-            let now = Now { ns: now_ns, blocked_ns: 0, vcpu: 0 };
+            let now = Now { ns: now_ns, running_ns: 0, vcpu: 0 };
             let closed = Closed {
                 function: role.function,
                 how: how::RETURNED,
@@ -136,7 +136,7 @@ impl<'m, P: Platform> Agent<'m, P> {
                 entered_ns: now_ns,
                 duration_ns: 0,
                 self_ns: 0,
-                blocked_ns: 0,
+                waited_ns: 0,
                 caller: 0,
                 root: Some(buffer),
             };

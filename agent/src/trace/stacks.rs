@@ -35,8 +35,8 @@ struct StackCells {
     vcpu: AtomicU32,
     /// The time of the last event.
     last_ns: AtomicU64,
-    /// The vCPU's blocked time then.
-    last_blocked_ns: AtomicU64,
+    /// The vCPU's running time then.
+    last_running_ns: AtomicU64,
     /// In a slow trace: the number of calls up to the open root call, and itself; 0: none is open.
     root: AtomicU32,
     /// The number of the root call's buffer; 0: it has none.
@@ -53,7 +53,7 @@ struct CallCells {
     position: AtomicU64,
     entered_ns: AtomicU64,
     self_ns: AtomicU64,
-    blocked_ns: AtomicU64,
+    waited_ns: AtomicU64,
     /// The function's index in bits 0 to 15, [`OUTERMOST`], and in bits 32 to 63 the code of the
     /// return address.
     function: AtomicU64,
@@ -78,7 +78,8 @@ pub(super) const fn stack_bytes(stacks: usize) -> usize {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     pub(super) ns: u64,
-    pub(super) blocked_ns: u64,
+    /// The running time of `vcpu`.
+    pub(super) running_ns: u64,
     pub(super) vcpu: u32,
 }
 
@@ -92,7 +93,7 @@ pub(super) struct Closed {
     pub(super) entered_ns: u64,
     pub(super) duration_ns: u64,
     pub(super) self_ns: u64,
-    pub(super) blocked_ns: u64,
+    pub(super) waited_ns: u64,
     /// The code of the return address.
     pub(super) caller: u32,
     /// It is the root call of a slow trace, whose buffer this is.
@@ -241,7 +242,7 @@ impl Stack<'_> {
     #[inline]
     pub(super) fn advance(&self, now: Now) {
         let last_ns = self.cells.last_ns.swap(now.ns, Ordering::Relaxed);
-        let last_blocked_ns = self.cells.last_blocked_ns.swap(now.blocked_ns, Ordering::Relaxed);
+        let last_running_ns = self.cells.last_running_ns.swap(now.running_ns, Ordering::Relaxed);
         let vcpu = self.cells.vcpu.swap(now.vcpu + 1, Ordering::Relaxed);
         if let Some(top) = self.top() {
             let passed_ns = now.ns.saturating_sub(last_ns);
@@ -249,11 +250,13 @@ impl Stack<'_> {
                 top.self_ns.load(Ordering::Relaxed).saturating_add(passed_ns),
                 Ordering::Relaxed,
             );
-            // Clocks of two vCPUs cannot be compared.
-            if vcpu == now.vcpu + 1 {
-                let blocked_ns = now.blocked_ns.saturating_sub(last_blocked_ns).min(passed_ns);
-                top.blocked_ns.store(
-                    top.blocked_ns.load(Ordering::Relaxed).saturating_add(blocked_ns),
+            // The running times of two vCPUs cannot be compared.
+            if vcpu == now.vcpu + 1
+                && let Some(ran_ns) = now.running_ns.checked_sub(last_running_ns)
+            {
+                let waited_ns = passed_ns.saturating_sub(ran_ns);
+                top.waited_ns.store(
+                    top.waited_ns.load(Ordering::Relaxed).saturating_add(waited_ns),
                     Ordering::Relaxed,
                 );
             }
@@ -297,7 +300,7 @@ impl Stack<'_> {
         call.position.store(position, Ordering::Relaxed);
         call.entered_ns.store(now.ns, Ordering::Relaxed);
         call.self_ns.store(0, Ordering::Relaxed);
-        call.blocked_ns.store(0, Ordering::Relaxed);
+        call.waited_ns.store(0, Ordering::Relaxed);
         call.function.store(word, Ordering::Relaxed);
         self.cells.depth.store(depth as u32 + 1, Ordering::Relaxed);
         Entry::Call
@@ -395,7 +398,7 @@ impl Stack<'_> {
             root: is_root.then(|| self.cells.buffer.load(Ordering::Relaxed)),
             duration_ns: now.ns.saturating_sub(entered_ns),
             self_ns: top.self_ns.load(Ordering::Relaxed),
-            blocked_ns: top.blocked_ns.load(Ordering::Relaxed),
+            waited_ns: top.waited_ns.load(Ordering::Relaxed),
         };
         let depth = depth.saturating_sub(1);
         self.cells.depth.store(depth, Ordering::Relaxed);

@@ -30,7 +30,7 @@ pub(super) struct FunctionCells {
     orphans: AtomicU64,
     total_ns: AtomicU64,
     self_ns: AtomicU64,
-    blocked_ns: AtomicU64,
+    waited_ns: AtomicU64,
     /// The complement of the shortest duration, so that 0 means that there is none.
     not_min_ns: AtomicU64,
     max_ns: AtomicU64,
@@ -48,7 +48,7 @@ pub(super) struct Ended {
     pub(super) was_seen: bool,
     pub(super) duration_ns: u64,
     pub(super) self_ns: u64,
-    pub(super) blocked_ns: u64,
+    pub(super) waited_ns: u64,
 }
 
 /// Which count an event adds to.
@@ -90,7 +90,7 @@ impl FunctionCells {
             &self.orphans,
             &self.total_ns,
             &self.self_ns,
-            &self.blocked_ns,
+            &self.waited_ns,
             &self.not_min_ns,
             &self.max_ns,
         ];
@@ -166,7 +166,7 @@ impl FunctionCells {
             add(&self.total_ns, ended.duration_ns);
         }
         add(&self.self_ns, ended.self_ns);
-        add(&self.blocked_ns, ended.blocked_ns);
+        add(&self.waited_ns, ended.waited_ns);
         if ended.was_seen {
             self.not_min_ns.fetch_max(!ended.duration_ns, Ordering::Relaxed);
             self.max_ns.fetch_max(ended.duration_ns, Ordering::Relaxed);
@@ -189,7 +189,7 @@ impl FunctionCells {
             orphans: read(&self.orphans),
             total_ns: read(&self.total_ns),
             self_ns: read(&self.self_ns),
-            blocked_ns: read(&self.blocked_ns),
+            waited_ns: read(&self.waited_ns),
             min_ns: if not_min_ns == 0 { 0 } else { !not_min_ns },
             max_ns: read(&self.max_ns),
         }
@@ -296,7 +296,7 @@ mod tests {
             was_seen: true,
             duration_ns: 100,
             self_ns: 100,
-            blocked_ns: 0,
+            waited_ns: 0,
         });
         assert_eq!(cells.bucket(index), 1 << 32);
     }

@@ -18,7 +18,7 @@ use unikprof_proto::code::{refusal, trace_flag, trace_refusal, trace_state};
 use unikprof_proto::message::{
     Refusal, TraceArm, TraceArmed, TraceBegin, TraceFetch, TraceState, TraceStop,
 };
-use unikprof_proto::ring::kind;
+use unikprof_proto::ring::{Leave, kind};
 use unikprof_proto::trace::{function_flag, probe_kind, totals_flag};
 
 /// A function of 16 bytes: push %rbx, 8 NOPs, a conditional jump out, pop %rbx, ret.
@@ -45,7 +45,9 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 struct Guest {
     memory: *mut Memory,
     now_ns: Rc<Cell<u64>>,
-    blocked_ns: Cell<u64>,
+    /// The vCPU that this code runs on, and how long it did not run.
+    vcpu: Cell<u32>,
+    waited_ns: Cell<u64>,
     /// Advances by 100 whenever it is read.
     cycles: Cell<u64>,
     /// The addresses that were written.
@@ -68,13 +70,10 @@ unsafe impl Platform for Guest {
         None
     }
     fn vcpu(&self) -> Option<u32> {
-        Some(0)
+        Some(self.vcpu.get())
     }
-    fn running_ns(&self, _: u32) -> u64 {
-        self.now_ns.get()
-    }
-    fn blocked_ns(&self, _: u32) -> u64 {
-        self.blocked_ns.get()
+    fn running_ns(&self, vcpu: u32) -> u64 {
+        self.now_ns.get() - self.waited_ns.get() - 500 * u64::from(vcpu)
     }
     fn runstate(&self, _: u32) -> Option<Runstate> {
         None
@@ -204,7 +203,7 @@ fn with_functions(functions: usize, test: impl FnOnce(&mut World<'_, '_>)) {
     let start = memory.expose_provenance() as u64;
     let mappings = [Mapping { start, end: start + 1024, file_offset: 0, build_id: &[], path: "" }];
     let config = Config {
-        vcpus: 1,
+        vcpus: 2,
         recordings: 1,
         mappings: &mappings,
         guest_name: None,
@@ -215,7 +214,8 @@ fn with_functions(functions: usize, test: impl FnOnce(&mut World<'_, '_>)) {
     let guest = Guest {
         memory,
         now_ns: Rc::clone(&now_ns),
-        blocked_ns: Cell::new(0),
+        vcpu: Cell::new(0),
+        waited_ns: Cell::new(0),
         cycles: Cell::new(0),
         written: RefCell::default(),
         is_fibre: Cell::new(false),
@@ -224,7 +224,7 @@ fn with_functions(functions: usize, test: impl FnOnce(&mut World<'_, '_>)) {
     };
     let mut own = vec![MaybeUninit::uninit(); 1 << 20];
     let mut block = vec![MaybeUninit::uninit(); trace_bytes(functions.max(8), 4)];
-    let mut ring = vec![MaybeUninit::uninit(); ring_bytes(1, 300)];
+    let mut ring = vec![MaybeUninit::uninit(); ring_bytes(2, 300)];
     let agent = Agent::new(guest, config, &mut own).unwrap().with_trace(&mut block, 4);
     let agent = agent.with_ring(&mut ring);
     assert!(agent.can_trace());
@@ -344,32 +344,58 @@ fn times_of_nested_and_recursive_calls_add_up() {
     });
 }
 
-/// A vCPU that waits for a CPU inside its block call, or runs there, is not blocked: neither in a
-/// call around the block, nor in one inside of it.
+/// Time in which the vCPU does not run is that of the innermost call, whether or not it is blocked.
 #[test]
-fn blocked_time_of_calls_is_what_the_platform_measures() {
+fn a_call_has_waited_as_long_as_its_vcpu_did_not_run() {
     with_world(|world| {
         let mut client = world.connect();
-        let trace = client.trace(&world.plan(), trace_flag::COUNT);
-        let sleep = |ns: u64| {
+        let trace = client.trace(&world.plan(), 0);
+        let wait = |ns: u64| {
             world.pass(ns);
-            let blocked_ns = &world.agent.platform().blocked_ns;
-            blocked_ns.set(blocked_ns.get() + ns);
+            let waited_ns = &world.agent.platform().waited_ns;
+            waited_ns.set(waited_ns.get() + ns);
         };
+        wait(163_840);
         world.enter(0, 10);
-        world.agent.on_block(None);
+        world.pass(5_120);
         world.enter(1, 20);
-        sleep(40_960);
+        wait(40_960);
         world.pass(81_920);
         world.leave(1, 20);
-        sleep(20_480);
+        wait(20_480);
         world.pass(10_240);
-        world.agent.on_wake();
         world.leave(0, 10);
         let fetched = client.fetch(trace);
         let (outer, inner) = (fetched.of(0), fetched.of(1));
-        assert_eq!((outer.total_ns, inner.total_ns), (153_600, 122_880));
-        assert_eq!((outer.blocked_ns, inner.blocked_ns), (20_480, 40_960));
+        assert_eq!((outer.self_ns, inner.self_ns), (35_840, 122_880));
+        assert_eq!((outer.waited_ns, inner.waited_ns), (20_480, 40_960));
+        let records = client.ring(0);
+        let ends = records.iter().filter(|record| record.kind == kind::LEAVE);
+        let ends = ends.map(|record| Leave::from_number(record.first));
+        // Those of the rehearsal are of trace 0.
+        let ends = ends.filter(|leave| leave.trace != 0);
+        let ends: Vec<_> = ends.map(|leave| (leave.function, leave.waited_ns)).collect();
+        assert_eq!(ends, [(1, 40_960), (0, 20_480)]);
+    });
+}
+
+/// Running clocks that cannot be compared, since they are two vCPUs' or one went back, tell of no
+/// wait.
+#[test]
+fn no_call_waits_between_running_clocks_that_differ() {
+    with_world(|world| {
+        let mut client = world.connect();
+        let trace = client.trace(&world.plan(), trace_flag::COUNT);
+        let platform = world.agent.platform();
+        for (vcpu, waited_ns) in [(1, 0), (0, 0), (0, 500_000)] {
+            world.enter(0, 10);
+            world.pass(1_000);
+            platform.vcpu.set(vcpu);
+            platform.waited_ns.set(waited_ns);
+            world.leave(0, 10);
+        }
+        let totals = client.fetch(trace).of(0);
+        assert_eq!((totals.self_ns, totals.waited_ns), (3_000, 0));
     });
 }
 

@@ -12,12 +12,12 @@ function traced(all, names = ["outer", "inner"]) {
   const zeros = new Float64Array(all.length);
   return new Traced({
     head: { names, numbers: [1, 0], ends: ENDS, is_part: false, time: { from_ns: 0, to_ns: 100, lanes: ["stack 1"], holes: [] }, report: { functions: [
-      { calls: 2, total_ns: 7, self_ns: 7, blocked_ns: 1, p50_ns: 3, p99_ns: 4, max_ns: 4, returned: 1, unwound: 1, replaced: 0, open: 0, lost_ends: 0,
+      { calls: 2, total_ns: 7, self_ns: 7, waited_ns: 1, p50_ns: 3, p99_ns: 4, max_ns: 4, returned: 1, unwound: 1, replaced: 0, open: 0, lost_ends: 0,
         histogram: [{ from_ns: 0, to_ns: 0, calls: 1 }, { from_ns: 1, to_ns: 1, calls: 2 }, { from_ns: 5, to_ns: 5, calls: 3 }] },
-      { calls: 1, total_ns: 90, self_ns: 83, blocked_ns: 0, p50_ns: null, p99_ns: null, max_ns: null, returned: 0, unwound: 0, replaced: 0, open: 1, lost_ends: 0, histogram: [] },
+      { calls: 1, total_ns: 90, self_ns: 83, waited_ns: 0, p50_ns: null, p99_ns: null, max_ns: null, returned: 0, unwound: 0, replaced: 0, open: 1, lost_ends: 0, histogram: [] },
     ] } },
     columns: { call_function: column(0), call_start: column(1), call_length: column(2), call_self: column(3), call_row: column(4), call_end: column(5),
-      call_outermost: column(6), call_blocked: zeros, call_vcpu: zeros, call_lane: zeros, call_hole: zeros },
+      call_outermost: column(6), call_waited: zeros, call_vcpu: zeros, call_lane: zeros, call_hole: zeros },
   });
 }
 
@@ -26,7 +26,7 @@ const TREE = [[0, 10, 90, 75, 1, 3, 1], [1, 20, 8, 5, 2, 0, 1], [1, 22, 3, 3, 3,
 
 test("the whole trace is as in the report", () => {
   const [inner, outer] = traced(TREE).rows(null);
-  assert.deepEqual(inner, { label: 1, calls: 2, total: 7, own: 7, blocked: 1, p50: 3, p99: 4, max: 4, ends: [1, 1, 0, 0, 0] });
+  assert.deepEqual(inner, { label: 1, calls: 2, total: 7, own: 7, waited: 1, p50: 3, p99: 4, max: 4, ends: [1, 1, 0, 0, 0] });
   assert.deepEqual([outer.label, outer.p50, outer.ends[3]], [0, null, 1]);
 });
 

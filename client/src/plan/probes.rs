@@ -577,12 +577,12 @@ fn is_handler(name: &str) -> bool {
 fn is_of_handler(name: &str) -> bool {
     const METHODS: [&str; 8] = [
         "vcpu",
-        "now_ns",
-        "cycles",
         "call_stack",
         "stack_bounds",
-        "blocked_ns",
-        "traced_blocked_ns",
+        "moment",
+        "running_ns",
+        "now_ns",
+        "cycles",
         "write_code",
     ];
     let method =

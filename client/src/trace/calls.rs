@@ -57,8 +57,8 @@ pub(crate) struct Call {
     /// record.
     pub(crate) end_ns: u64,
     pub(crate) end: End,
-    /// While no traced call inside it was open and the vCPU was blocked.
-    pub(crate) blocked_ns: u64,
+    /// While no traced call inside it was open and the vCPU did not run.
+    pub(crate) waited_ns: u64,
     pub(crate) parent: Option<usize>,
     pub(crate) depth: u32,
     /// Records were lost while it was open: calls inside it may be missing.
@@ -188,7 +188,7 @@ impl Calls {
                         start_ns: at_ns,
                         end_ns: at_ns,
                         end: End::Lost,
-                        blocked_ns: 0,
+                        waited_ns: 0,
                         parent,
                         depth: parent.map_or(0, |parent| calls.all[parent].depth + 1),
                         has_hole: false,
@@ -229,7 +229,7 @@ impl Calls {
             let call = &mut self.all[at];
             if is_cut(call) {
                 call.end_ns = call.start_ns;
-                call.blocked_ns = 0;
+                call.waited_ns = 0;
             }
         }
     }
@@ -261,20 +261,20 @@ impl Calls {
                 how::OPEN => End::Open,
                 _ => End::Returned,
             };
-            self.close(call, at_ns, end, leave.blocked_ns);
+            self.close(call, at_ns, end, leave.waited_ns);
             return;
         }
     }
 
-    fn close(&mut self, call: usize, at_ns: u64, end: End, blocked_ns: u64) {
+    fn close(&mut self, call: usize, at_ns: u64, end: End, waited_ns: u64) {
         let call = &mut self.all[call];
         if at_ns < call.start_ns {
             self.backwards += 1;
         }
         call.end_ns = at_ns.max(call.start_ns);
         call.end = end;
-        // It cannot have been blocked longer than it took.
-        call.blocked_ns = blocked_ns.min(call.end_ns - call.start_ns);
+        // It cannot have waited longer than it took.
+        call.waited_ns = waited_ns.min(call.end_ns - call.start_ns);
     }
 }
 
@@ -306,7 +306,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn leave(function: u16, stack: u64, at_ns: u64, how: u8) -> Record {
-        let leave = Leave { function, trace: TRACE, how, blocked_ns: 1024 };
+        let leave = Leave { function, trace: TRACE, how, waited_ns: 1024 };
         Record { kind: kind::LEAVE, at_ns, first: leave.to_number(), second: stack, third: 0 }
     }
 
@@ -343,7 +343,7 @@ pub(crate) mod tests {
             ]
         );
         assert_eq!((calls.orphans, calls.without_end, calls.lost), (0, 0, 0));
-        assert_eq!(calls.all[0].blocked_ns, 10, "at most its duration");
+        assert_eq!(calls.all[0].waited_ns, 10, "at most its duration");
     }
 
     #[test]
@@ -445,7 +445,7 @@ pub(crate) mod tests {
             let gaps = vec![Window { from_ns: random.u64(0..20), to_ns: random.u64(0..60) }];
             let calls = Calls::of(&timeline(rings, gaps), TRACE, 3, 0);
             for call in &calls.all {
-                assert!(call.end_ns >= call.start_ns && call.blocked_ns <= call.duration_ns());
+                assert!(call.end_ns >= call.start_ns && call.waited_ns <= call.duration_ns());
                 assert!(call.parent.is_none_or(|parent| {
                     let parent = &calls.all[parent];
                     parent.depth + 1 == call.depth && parent.stack == call.stack

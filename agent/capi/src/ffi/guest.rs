@@ -227,10 +227,4 @@ unsafe impl Platform for Guest {
         // A stack that ends below the address is wrong.
         (known != 0 && sp < end).then_some(CallStack { id, end })
     }
-
-    #[cfg(feature = "trace")]
-    #[inline]
-    fn traced_blocked_ns(&self, vcpu: u32) -> Option<u64> {
-        self.ops.blocked_ns.map(|_| self.blocked_ns(vcpu))
-    }
 }

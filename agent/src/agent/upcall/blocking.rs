@@ -33,10 +33,6 @@ impl<'m, P: Platform> Agent<'m, P> {
             if slot.counts_blocked(live) {
                 self.account_block(vcpu, slot, registers);
             }
-            #[cfg(feature = "trace")]
-            if self.is_tracing() {
-                slot.cells.begin_traced_wait(self.platform.blocked_ns(vcpu));
-            }
             slot.cells.set_blocked_since(self.platform.now_ns());
             slot.cells.set_blocked();
             if registers.is_some() && slot.cells.wants_snapshot() {
@@ -53,8 +49,6 @@ impl<'m, P: Platform> Agent<'m, P> {
         slot.cells.set_running(false);
         let live = slot.live();
         let since_ns = slot.cells.take_blocked_since();
-        #[cfg(feature = "trace")]
-        slot.cells.end_traced_wait(|| self.platform.blocked_ns(vcpu));
         if slot.each(live).any(|(_, recording)| recording.has_block()) {
             self.account_wake(vcpu, slot, live);
         } else {

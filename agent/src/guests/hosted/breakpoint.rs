@@ -28,7 +28,7 @@ pub(super) fn install_handler() -> Result<(), Error> {
     unsafe { libc::sigfillset(&raw mut action.sa_mask) };
     let mut before = MaybeUninit::uninit();
     // SAFETY: the handler has the type that SA_SIGINFO requires and is async-signal-safe: it reads
-    // clocks without system calls, and uses atomics and cells without destructors.
+    // clocks, and uses atomics and cells without destructors.
     let failed = unsafe { libc::sigaction(libc::SIGTRAP, &raw const action, before.as_mut_ptr()) };
     check_errno("sigaction", failed)?;
     // SAFETY: the call succeeded and has written it.

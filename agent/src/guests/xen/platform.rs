@@ -370,9 +370,4 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
             }
         }
     }
-
-    #[cfg(feature = "trace")]
-    fn traced_blocked_ns(&self, vcpu: u32) -> Option<u64> {
-        Some(self.blocked_ns(vcpu))
-    }
 }

@@ -283,14 +283,14 @@ fn sides(
                 let [number, own_ns] = &mut blocks[usize::from(call.function)][bin];
                 *number += 1.0;
                 let own = call.duration_ns().saturating_sub(inside_ns[at]);
-                let own = own.saturating_sub(call.blocked_ns) as f64;
+                let own = own.saturating_sub(call.waited_ns) as f64;
                 *own_ns += own;
                 // A vCPU that wakes may wait for its CPU before the call begins: perhaps the call
                 // contains no stolen time.
                 let window = Window::new(call.start_ns, call.end_ns);
                 let share = shares.as_ref().and_then(|it| it.of(call.vcpu, window, whole));
                 ran[usize::from(call.function)][bin] += own * share.unwrap_or(1.0);
-                has_blocked[usize::from(call.function)] |= call.blocked_ns > 0;
+                has_blocked[usize::from(call.function)] |= call.waited_ns > 0;
             }
         }
     }
@@ -311,7 +311,7 @@ fn sides(
         side.seconds = length_ns(view).max(1) as f64 / 1e9;
         side.calls = side.calls.saturating_add(row.calls);
         side.total_ns = side.total_ns.saturating_add(row.total_ns);
-        let own_ns = row.self_ns.saturating_sub(row.blocked_ns);
+        let own_ns = row.self_ns.saturating_sub(row.waited_ns);
         side.self_ns = side.self_ns.saturating_add(own_ns);
         side.p50_ns = side.p50_ns.max(row.p50_ns);
         side.p99_ns = side.p99_ns.max(row.p99_ns);

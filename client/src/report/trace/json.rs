@@ -73,7 +73,7 @@ fn function(view: &TraceView<'_>, row: &Row, over_time: Option<&Vec<u64>>) -> Va
         "orphans": row.orphans,
         "total_ns": row.total_ns,
         "self_ns": row.self_ns,
-        "blocked_ns": row.blocked_ns,
+        "waited_ns": row.waited_ns,
         "min_ns": row.min_ns,
         "p50_ns": row.p50_ns,
         "p99_ns": row.p99_ns,
@@ -112,7 +112,7 @@ fn single_calls(view: &TraceView<'_>, calls: &Calls) -> Value {
             "start_ns": call.start_ns,
             "duration_ns": call.duration_ns(),
             "self_ns": call.duration_ns().saturating_sub(inside_ns[at]),
-            "blocked_ns": call.blocked_ns,
+            "waited_ns": call.waited_ns,
             "end": end_text(call.end),
             "has_hole": call.has_hole,
         }));
@@ -160,7 +160,7 @@ pub(super) fn write_chrome(view: &TraceView<'_>, out: &mut dyn Write) -> io::Res
             "dur": micros(call.duration_ns()),
             "args": {
                 "vcpu": call.vcpu,
-                "blocked_us": micros(call.blocked_ns),
+                "waited_us": micros(call.waited_ns),
                 "end": end_text(call.end),
             },
         });

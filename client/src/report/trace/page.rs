@@ -116,7 +116,7 @@ fn add_calls(view: &TraceView<'_>, calls: &Calls, columns: &mut Columns) -> Time
     columns.add_changes("call_start", all().map(|call| since(call.start_ns)));
     columns.add("call_length", all().map(Call::duration_ns));
     columns.add("call_self", shown.iter().map(|at| own(*at)));
-    columns.add("call_blocked", all().map(|call| call.blocked_ns));
+    columns.add("call_waited", all().map(|call| call.waited_ns));
     columns.add("call_function", all().map(|call| call.function.into()));
     columns.add("call_vcpu", all().map(|call| call.vcpu.into()));
     columns.add("call_lane", all().map(|call| places[&call.stack]));

@@ -136,7 +136,7 @@ fn write_table(view: &TraceView<'_>, rows: &[Row], out: &mut dyn Write) -> io::R
             grouped(row.calls),
             duration(row.total_ns),
             duration(row.self_ns),
-            duration(row.blocked_ns),
+            duration(row.waited_ns),
             some(row.p50_ns),
             some(row.p99_ns),
             some(row.max_ns),
@@ -148,7 +148,7 @@ fn write_table(view: &TraceView<'_>, rows: &[Row], out: &mut dyn Write) -> io::R
         }));
         table::Row { cells, name: view.name(row.function), note: marks(view, row) }
     };
-    let mut head = vec!["calls", "total", "self", "blocked", "p50", "p99", "max"];
+    let mut head = vec!["calls", "total", "self", "waited", "p50", "p99", "max"];
     head.extend(over_time.as_ref().map(|_| over_time_title(view)));
     let table = Table {
         head,
@@ -233,7 +233,7 @@ fn write_slowest(
     let (began_ns, _) = view.trace.extent();
     let has_vcpus = calls.all.iter().any(|call| call.vcpu != 0);
     let inside_ns = view.inside_ns(calls);
-    let blocked_ns = TraceView::blocked_ns(calls);
+    let waited_ns = TraceView::waited_ns(calls);
     let line = |at: &usize| {
         let call = &calls.all[*at];
         table::Row {
@@ -241,14 +241,14 @@ fn write_slowest(
                 duration(call.start_ns.saturating_sub(began_ns)),
                 duration(call.duration_ns()),
                 duration(call.duration_ns().saturating_sub(inside_ns[*at])),
-                duration(blocked_ns[*at]),
+                duration(waited_ns[*at]),
             ],
             name: view.name(call.function.into()),
             note: call_marks(call, has_vcpus),
         }
     };
     let table = Table {
-        head: vec!["start", "duration", "self", "blocked"],
+        head: vec!["start", "duration", "self", "waited"],
         names: "call",
         rows: slowest.iter().map(line).collect(),
         spare: &[],

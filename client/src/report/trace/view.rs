@@ -76,7 +76,7 @@ pub(crate) struct Row {
     pub(crate) orphans: u64,
     pub(crate) total_ns: u64,
     pub(crate) self_ns: u64,
-    pub(crate) blocked_ns: u64,
+    pub(crate) waited_ns: u64,
     pub(crate) min_ns: Option<u64>,
     pub(crate) p50_ns: Option<u64>,
     pub(crate) p99_ns: Option<u64>,
@@ -181,7 +181,7 @@ impl<'t> TraceView<'t> {
                 orphans,
                 total_ns,
                 self_ns,
-                blocked_ns,
+                waited_ns,
                 min_ns,
                 max_ns,
                 ..
@@ -199,7 +199,7 @@ impl<'t> TraceView<'t> {
                 orphans,
                 total_ns,
                 self_ns,
-                blocked_ns,
+                waited_ns,
                 min_ns: seen(min_ns),
                 p50_ns: function.quantile(500),
                 p99_ns: function.quantile(990),
@@ -235,7 +235,7 @@ impl<'t> TraceView<'t> {
             }
             let self_ns = duration_ns.saturating_sub(inside_ns[at]);
             row.self_ns = row.self_ns.saturating_add(self_ns);
-            row.blocked_ns = row.blocked_ns.saturating_add(call.blocked_ns);
+            row.waited_ns = row.waited_ns.saturating_add(call.waited_ns);
             if call.end == End::Returned {
                 durations[function].push(duration_ns);
             }
@@ -254,15 +254,15 @@ impl<'t> TraceView<'t> {
         rows
     }
 
-    /// By call: how long the vCPU was blocked in it and in the calls inside it.
-    pub(super) fn blocked_ns(calls: &Calls) -> Vec<u64> {
-        let mut blocked_ns: Vec<u64> = calls.all.iter().map(|call| call.blocked_ns).collect();
+    /// By call: how long the vCPU did not run in it and in the calls inside it.
+    pub(super) fn waited_ns(calls: &Calls) -> Vec<u64> {
+        let mut waited_ns: Vec<u64> = calls.all.iter().map(|call| call.waited_ns).collect();
         for (at, call) in calls.all.iter().enumerate().rev() {
             if let Some(parent) = call.parent {
-                blocked_ns[parent] = blocked_ns[parent].saturating_add(blocked_ns[at]);
+                waited_ns[parent] = waited_ns[parent].saturating_add(waited_ns[at]);
             }
         }
-        blocked_ns
+        waited_ns
     }
 
     /// By call: the duration of the calls directly inside it.
