@@ -7,7 +7,7 @@ use unikprof_proto::ring::kind;
 
 use crate::agent::Agent;
 use crate::count::recording;
-use crate::count::slot::{Now, Slot};
+use crate::count::slot::Now;
 use crate::ground::platform::Platform;
 use crate::ring::{Entry, Ring};
 
@@ -59,20 +59,11 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
     }
 
     /// The interval at which a thread that is not a vCPU should call
-    /// [`note_times`](Self::note_times); `None` while there are no rings, or neither a recording nor
-    /// a trace runs.
+    /// [`note_times`](Self::note_times); `None` while there are no rings or no recording runs.
     #[cfg(feature = "hosted")]
     pub(crate) fn notes_times_every_ns(&self) -> Option<u64> {
-        self.slots().any(|(_, slot)| self.wants_times(slot)).then_some(TIMES_EVERY_NS)
-    }
-
-    /// Whether a recording or a trace tells time that ran from stolen time.
-    fn wants_times(&self, slot: &Slot<'_>) -> bool {
-        #[cfg(feature = "trace")]
-        if self.is_tracing() {
-            return true;
-        }
-        !slot.live().is_empty()
+        let is_recording = self.slots().any(|(_, slot)| !slot.live().is_empty());
+        is_recording.then_some(TIMES_EVERY_NS)
     }
 
     /// Writes the time of day and the vCPUs' runstate times into the rings, each if its interval
@@ -87,7 +78,7 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
         {
             self.note_everywhere(kind::CLOCK, unix_ns, 0);
         }
-        for (vcpu, slot) in self.slots().filter(|(_, slot)| self.wants_times(slot)) {
+        for (vcpu, slot) in self.slots().filter(|(_, slot)| !slot.live().is_empty()) {
             let ring = rings.ring(vcpu);
             if let Some(ring) = ring.filter(|ring| ring.is_time_due(now_ns, TIMES_EVERY_NS)) {
                 // If the slot is busy, the vCPU is waking, and counts the wait itself. The clocks are

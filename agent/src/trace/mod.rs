@@ -308,13 +308,6 @@ impl<P: Platform + ?Sized> Agent<'_, P> {
     pub fn can_trace(&self) -> bool {
         self.trace.is_some()
     }
-
-    /// Whether probes are set.
-    #[inline]
-    pub(crate) fn is_tracing(&self) -> bool {
-        let trace = self.trace.as_ref();
-        trace.is_some_and(|trace| trace.cells.phase.load(Ordering::Relaxed) != phase::NONE)
-    }
 }
 
 impl<P: Platform> Agent<'_, P> {

@@ -847,28 +847,6 @@ fn probes_that_do_not_fit_the_code_are_refused() {
     }
 }
 
-/// How much of a call's time was stolen is known from the vCPUs' times, which nobody else has
-/// written: no recording runs.
-#[test]
-fn the_times_of_vcpus_are_written_while_a_trace_runs() {
-    with_world(|world| {
-        let mut client = world.connect();
-        let told = |client: &mut Client<_>, world: &World<'_, '_>| {
-            for _ in 0..3 {
-                world.pass(1_000_000_000);
-                world.poll();
-            }
-            client.ring(0).iter().filter(|record| record.kind == kind::RAN).count()
-        };
-        assert_eq!(told(&mut client, world), 0, "nothing is recorded or traced");
-        let trace = client.trace(&world.plan(), trace_flag::COUNT);
-        let found = told(&mut client, world);
-        assert!(found >= 3, "{found}");
-        client.stop(trace);
-        assert_eq!(told(&mut client, world), found, "the trace has ended");
-    });
-}
-
 /// A thread that was preempted in a slot of an earlier agent may still run there when the next
 /// agent starts.
 #[test]

@@ -2,9 +2,7 @@
 
 use unikprof_proto::ring::{Record, kind};
 
-use std::collections::BTreeMap;
-
-use super::{Ring, Timeline, Window};
+use super::{Ring, Window};
 use crate::profile::Runstate;
 
 /// The times so far, as the ring tells them, one after the other.
@@ -131,36 +129,6 @@ impl Times {
             *sum = sum.saturating_add(u64::try_from(grown).unwrap_or(u64::MAX));
         }
         Some(sums)
-    }
-}
-
-/// How much of the time in which vCPUs could have run they did.
-#[derive(Debug)]
-pub(crate) struct RunningShares(BTreeMap<u32, Times>);
-
-impl RunningShares {
-    /// Of a vCPU in a window, or if that is not known in one around it; `None` if the ring tells
-    /// neither.
-    pub(crate) fn of(&self, vcpu: u32, window: Window, around: Window) -> Option<f64> {
-        let times = self.0.get(&vcpu)?;
-        let share = |window| {
-            let Runstate { running_ns, runnable_ns, .. } = times.of_window(window)?;
-            let (running, stolen) = (running_ns? as f64, runnable_ns? as f64);
-            (running + stolen > 0.0).then_some(running / (running + stolen))
-        };
-        share(window).or_else(|| share(around))
-    }
-
-    /// How long vCPUs could have run in a window and did not, as far as that is known.
-    pub(crate) fn stolen_ns(&self, window: Window) -> u64 {
-        let of_vcpus = self.0.values().filter_map(|times| times.of_window(window)?.runnable_ns);
-        of_vcpus.fold(0, u64::saturating_add)
-    }
-}
-
-impl Timeline {
-    pub(crate) fn running_shares(&self) -> RunningShares {
-        RunningShares(self.rings.iter().map(|ring| (ring.vcpu, Times::of(ring))).collect())
     }
 }
 

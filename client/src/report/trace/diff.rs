@@ -10,9 +10,8 @@ use super::table::{Row as Line, Table};
 use super::view::{Row, TraceView};
 use crate::diff::statistics::{self, Factor, LEAST_BLOCKS, LEVEL, Rate};
 use crate::diff::text::interval_of;
-use crate::timeline::{Timeline, Window};
 use crate::trace::End;
-use crate::units::{duration, grouped, sum};
+use crate::units::{duration, grouped};
 
 /// The equal parts of a trace whose differences say what chance does.
 const BLOCKS: usize = 40;
@@ -22,8 +21,6 @@ pub(crate) struct TraceDiff {
     /// Those with the largest change of their own time first.
     rows: Vec<DiffRow>,
     lengths_ns: [u64; 2],
-    /// Whether the rings tell how much time was stolen.
-    knows_stolen: bool,
     /// Why there are no intervals.
     without: Option<String>,
 }
@@ -37,8 +34,6 @@ struct DiffRow {
     calls: Changed,
     /// Of the own time of a call.
     own: Changed,
-    /// Likewise, if no call contains stolen time.
-    measured: Changed,
 }
 
 /// A change, as far as it is known what chance does.
@@ -55,7 +50,7 @@ struct Changed {
 struct Side {
     calls: u64,
     total_ns: u64,
-    /// Its own, without waits; stolen time is included.
+    /// Its own, while its vCPU ran.
     self_ns: u64,
     p50_ns: Option<u64>,
     p99_ns: Option<u64>,
@@ -67,8 +62,6 @@ struct Side {
     calls_removed: bool,
     /// By block: the calls that began in it and have ended, and their own time in ns.
     blocks: Vec<[f64; 2]>,
-    /// By block: the least of that own time during which the vCPU can have run.
-    ran: Vec<f64>,
 }
 
 impl TraceDiff {
@@ -76,11 +69,10 @@ impl TraceDiff {
     pub(crate) fn of(views: &[TraceView<'_>; 2]) -> TraceDiff {
         let [base, new] = views;
         let without = lacks("BASE", base).or_else(|| lacks("NEW", new));
-        let knows_stolen = views.iter().all(knows_stolen);
         let removed: BTreeSet<String> = views.iter().flat_map(removed).collect();
         let mut by_name: BTreeMap<String, [Option<Side>; 2]> = BTreeMap::new();
         for (at, view) in views.iter().enumerate() {
-            for (name, side) in sides(view, without.is_none(), knows_stolen, &removed) {
+            for (name, side) in sides(view, without.is_none(), &removed) {
                 by_name.entry(name).or_default()[at] = Some(side);
             }
         }
@@ -91,7 +83,7 @@ impl TraceDiff {
             .collect();
         judge(&mut rows);
         rows.sort_by(|a, b| b.change().total_cmp(&a.change()).then_with(|| a.name.cmp(&b.name)));
-        TraceDiff { rows, lengths_ns: [base, new].map(length_ns), knows_stolen, without }
+        TraceDiff { rows, lengths_ns: [base, new].map(length_ns), without }
     }
 
     /// A table: each column has the value before and the one after.
@@ -105,8 +97,7 @@ impl TraceDiff {
         writeln!(
             out,
             "two traces, of {base} and {new}: calls in a second, and the mean own time of a call \
-             without waits; stolen time is {}included",
-            if self.knows_stolen { "" } else { "not known, and " }
+             while its vCPU ran"
         )?;
         match &self.without {
             Some(why) => writeln!(out, "warning: what is chance is not known, since {why}\n")?,
@@ -147,13 +138,6 @@ impl TraceDiff {
             spare: &[5, 4, 0],
         };
         table.write(columns, out)?;
-        if self.rows[..shown].iter().any(DiffRow::may_be_stolen) {
-            writeln!(
-                out,
-                "(stolen?): stolen time can explain the change, since nobody knows how much of it \
-                 calls contain; compare p50"
-            )?;
-        }
         if shown < self.rows.len() {
             let more = (self.rows.len() - shown) as u64;
             writeln!(out, "{} more functions; --top 0 lists all", grouped(more))?;
@@ -193,14 +177,12 @@ impl TraceDiff {
                 "new": side(&row.sides[1]),
                 "calls_change": changed(&row.calls),
                 "self_per_call_change": changed(&row.own),
-                "may_be_stolen": row.may_be_stolen(),
             })
         });
         let [base_ns, new_ns] = self.lengths_ns;
         let all = json!({
             "base_ns": base_ns,
             "new_ns": new_ns,
-            "stolen_known": self.knows_stolen,
             "no_intervals": self.without,
             "functions": rows.collect::<Vec<_>>(),
         });
@@ -224,21 +206,6 @@ fn lacks(name: &str, view: &TraceView<'_>) -> Option<String> {
     Some(format!("{name} {why}"))
 }
 
-/// Whether the rings tell how much of the trace's time was stolen.
-fn knows_stolen(view: &TraceView<'_>) -> bool {
-    let shares = view.timeline.map(Timeline::running_shares);
-    let vcpus = view.calls.iter().flat_map(|calls| &calls.all).map(|call| call.vcpu);
-    let vcpus: BTreeSet<u32> = vcpus.collect();
-    let whole = extent(view);
-    let known = |vcpu: &u32| shares.as_ref().and_then(|it| it.of(*vcpu, whole, whole)).is_some();
-    !vcpus.is_empty() && vcpus.iter().all(known)
-}
-
-fn extent(view: &TraceView<'_>) -> Window {
-    let (from_ns, to_ns) = view.trace.extent();
-    Window::new(from_ns, to_ns)
-}
-
 /// The names of the functions whose probes the agent removed, perhaps before it counted.
 fn removed(view: &TraceView<'_>) -> Vec<String> {
     let functions = view.trace.functions.iter().enumerate();
@@ -251,7 +218,6 @@ fn removed(view: &TraceView<'_>) -> Vec<String> {
 fn sides(
     view: &TraceView<'_>,
     has_blocks: bool,
-    knows_stolen: bool,
     removed: &BTreeSet<String>,
 ) -> BTreeMap<String, Side> {
     let functions = &view.trace.functions;
@@ -264,11 +230,7 @@ fn sides(
         rows[at] = row;
     }
     let mut blocks = vec![[[0.0; 2]; BLOCKS]; functions.len()];
-    let mut has_blocked = vec![false; functions.len()];
-    let mut ran = vec![[0.0; BLOCKS]; functions.len()];
     let mut call_removed = vec![false; functions.len()];
-    let shares = view.timeline.filter(|_| knows_stolen).map(Timeline::running_shares);
-    let whole = extent(view);
     if let Some(calls) = view.calls.as_ref().filter(|_| has_blocks) {
         let inside_ns = view.inside_ns(calls);
         for (at, call) in calls.all.iter().enumerate() {
@@ -283,27 +245,12 @@ fn sides(
                 let [number, own_ns] = &mut blocks[usize::from(call.function)][bin];
                 *number += 1.0;
                 let own = call.duration_ns().saturating_sub(inside_ns[at]);
-                let own = own.saturating_sub(call.waited_ns) as f64;
-                *own_ns += own;
-                // A vCPU that wakes may wait for its CPU before the call begins: perhaps the call
-                // contains no stolen time.
-                let window = Window::new(call.start_ns, call.end_ns);
-                let share = shares.as_ref().and_then(|it| it.of(call.vcpu, window, whole));
-                ran[usize::from(call.function)][bin] += own * share.unwrap_or(1.0);
-                has_blocked[usize::from(call.function)] |= call.waited_ns > 0;
+                *own_ns += own.saturating_sub(call.waited_ns) as f64;
             }
         }
     }
-    // Calls that block may contain all stolen time: the vCPU wakes in them.
-    let stolen_ns = shares.map_or(0, |it| it.stolen_ns(whole)) as f64;
-    let sums = ran.iter_mut().zip(&blocks).zip(has_blocked);
-    for ((ran, own), _) in sums.filter(|(_, has_blocked)| *has_blocked) {
-        let least_ns = (sum(own.iter().map(|it| it[1])) - stolen_ns).max(0.0);
-        let kept = least_ns / sum(ran.iter().copied()).max(1.0);
-        ran.iter_mut().for_each(|ran| *ran *= kept.min(1.0));
-    }
     let mut sides: BTreeMap<String, Side> = BTreeMap::new();
-    for (at, ((row, blocks), ran)) in rows.iter().zip(blocks).zip(ran).enumerate() {
+    for (at, (row, blocks)) in rows.iter().zip(blocks).enumerate() {
         if functions[at].refused.is_some() {
             continue;
         }
@@ -322,22 +269,19 @@ fn sides(
             sum[0] += number;
             sum[1] += own_ns;
         }
-        side.ran.resize(BLOCKS, 0.0);
-        side.ran.iter_mut().zip(ran).for_each(|(sum, ran)| *sum += ran);
     }
     sides
 }
 
 /// Marks what is more than chance among all changes.
 fn judge(rows: &mut [DiffRow]) {
-    let changes = |row: &DiffRow| [row.calls.chance, row.own.chance, row.measured.chance];
+    let changes = |row: &DiffRow| [row.calls.chance, row.own.chance];
     let chances: Vec<Option<f64>> = rows.iter().flat_map(changes).collect();
     let wrong = statistics::false_discoveries(&chances);
     let is_found = |share: &Option<f64>| share.is_some_and(|share| share <= LEVEL);
-    for (row, wrong) in rows.iter_mut().zip(wrong.chunks_exact(3)) {
+    for (row, wrong) in rows.iter_mut().zip(wrong.chunks_exact(2)) {
         row.calls.is_found = is_found(&wrong[0]);
         row.own.is_found = is_found(&wrong[1]);
-        row.measured.is_found = is_found(&wrong[2]);
     }
 }
 
@@ -352,27 +296,6 @@ impl Changed {
             is_found: false,
         }
     }
-
-    /// Of one of several pairs, which nobody knows: less is known than of each.
-    fn of_one_of(pairs: [[Rate; 2]; 3]) -> Changed {
-        let [measured, others @ ..] = pairs.map(|pair| Changed::of(Some(pair)));
-        others.into_iter().fold(measured, |all, other| {
-            let (Some(known), Some(next)) = (all.factor, other.factor) else {
-                return Changed::default();
-            };
-            let is_same_way = (known.factor > 1.0) == (next.factor > 1.0);
-            let either = all.chance.zip(other.chance).filter(|_| is_same_way);
-            Changed {
-                factor: Some(Factor {
-                    low: known.low.min(next.low),
-                    high: known.high.max(next.high),
-                    ..known
-                }),
-                chance: Some(either.map_or(1.0, |(a, b)| a.max(b))),
-                is_found: false,
-            }
-        })
-    }
 }
 
 impl DiffRow {
@@ -381,16 +304,9 @@ impl DiffRow {
         let both = base.zip(new).map(|(base, new)| [base, new]);
         let counted = both.filter(|both| both.iter().all(|it| it.is_known(true)));
         let timed = both.filter(|both| both.iter().all(|it| it.is_known(false)));
-        let own = timed.map_or_else(Changed::default, |[base, new]| {
-            let pair = |stolen_of_base, stolen_of_new| {
-                [base.own_rate(stolen_of_base), new.own_rate(stolen_of_new)]
-            };
-            Changed::of_one_of([pair(true, true), pair(true, false), pair(false, true)])
-        });
         DiffRow {
             calls: Changed::of(counted.map(|both| both.map(Side::calls_rate))),
-            measured: Changed::of(timed.map(|both| both.map(|side| side.own_rate(true)))),
-            own,
+            own: Changed::of(timed.map(|both| both.map(Side::own_rate))),
             name,
             sides,
         }
@@ -404,11 +320,6 @@ impl DiffRow {
         (new - base).abs()
     }
 
-    /// Whether own times differ by more than chance, and stolen time can be why.
-    fn may_be_stolen(&self) -> bool {
-        self.measured.is_found && !self.own.is_found
-    }
-
     /// What is more than chance, and why counts end early.
     fn note(&self) -> String {
         let found = [(&self.own, "slower", "faster"), (&self.calls, "more calls", "fewer calls")];
@@ -419,8 +330,7 @@ impl DiffRow {
         });
         let sides = self.sides.iter().zip(["removed in BASE", "removed in NEW"]);
         let removed = sides.filter(|(side, _)| side.as_ref().is_some_and(|it| it.is_removed));
-        let stolen = self.may_be_stolen().then_some("stolen?");
-        let words = words.chain(stolen).chain(removed.map(|(_, word)| word));
+        let words = words.chain(removed.map(|(_, word)| word));
         let words: Vec<&str> = words.collect();
         match words.is_empty() {
             true => String::new(),
@@ -450,13 +360,9 @@ impl Side {
         Rate::of_blocks(&hits, &[self.seconds / BLOCKS as f64; BLOCKS])
     }
 
-    /// Its own time for each call: with stolen time, or at least so much.
-    fn own_rate(&self, with_stolen: bool) -> Rate {
-        let own: Vec<f64> = match with_stolen {
-            true => self.blocks.iter().map(|it| it[1]).collect(),
-            false => self.ran.clone(),
-        };
-        let hits: Vec<_> = own.into_iter().enumerate().collect();
+    /// Its own time for each call.
+    fn own_rate(&self) -> Rate {
+        let hits: Vec<_> = self.blocks.iter().map(|it| it[1]).enumerate().collect();
         let calls: Vec<f64> = self.blocks.iter().map(|it| it[0]).collect();
         Rate::of_blocks(&hits, &calls)
     }

@@ -55,7 +55,6 @@ pub(crate) struct TraceView<'t> {
     pub(crate) options: TraceOptions,
     /// `None` if no calls were kept.
     pub(crate) calls: Option<Calls>,
-    pub(crate) timeline: Option<&'t Timeline>,
     hidden: Vec<bool>,
     within: Option<Vec<bool>>,
     /// Nanoseconds since 1970 at the trace's beginning, if the guest knows.
@@ -109,7 +108,6 @@ impl<'t> TraceView<'t> {
             within: within.map(|pattern| matching(&[pattern])),
             began_unix_ns: timeline.and_then(|it| it.wall_clock().unix_ns(began_ns)),
             calls,
-            timeline,
             options,
         }
     }
