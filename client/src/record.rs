@@ -317,6 +317,11 @@ fn drain_until_end(
     // Samples that were taken before rows were added are told from those after.
     let mut has_grown = false;
     loop {
+        // On a slow line each drain is due as soon as the one before has ended.
+        if collector.session.is_stopped() {
+            return Ok(false);
+        }
+        let looked = Instant::now();
         let recorder = collector.session.check(observer)?;
         let Some(status) = recorder.by_id(recording) else {
             return Err(RecordError::Gone { recording });
@@ -341,7 +346,7 @@ fn drain_until_end(
                 return Ok(true);
             }
             has_grown = collector.grow(observer)?;
-            (since, is_first) = (Some(counts_from(now, Instant::now(), pause)), false);
+            (since, is_first) = (Some(counts_from(looked, Instant::now(), pause)), false);
             continue;
         }
         // A little longer than the guest needs: its clock and ours are not the same.
@@ -355,11 +360,14 @@ fn drain_until_end(
     }
 }
 
-/// From when the pause behind a drain counts: from its beginning, so that the time it took is not at
-/// risk as well; later if the guest would get no pause.
-fn counts_from(began: Instant, ended: Instant, pause: Duration) -> Instant {
+/// From when the pause behind a drain counts, so that the next one, if it takes as long, has ended
+/// when the pause is over: what is counted meanwhile is at risk until then. Later if the guest would
+/// get no pause.
+fn counts_from(looked: Instant, ended: Instant, pause: Duration) -> Instant {
+    let took = ended.saturating_duration_since(looked);
     let rested = ended.checked_sub(pause.saturating_sub(SHORTEST_PAUSE));
-    rested.map_or(began, |rested| began.max(rested))
+    let earlier = looked.checked_sub(took).unwrap_or(looked);
+    rested.map_or(looked, |rested| earlier.max(rested))
 }
 
 /// How long the guest's memory may fill up between two drains: a quarter of what it holds at the
@@ -395,16 +403,16 @@ mod tests {
         assert_eq!([0, 9, 10, 30, 1_000].map(paused), [1, 1, 1, 3, 10]);
     }
 
-    /// Guards a second at risk that begins when a slow drain has ended.
+    /// Guards more than a second at risk where drains are slow.
     #[test]
-    fn the_next_drain_is_due_from_the_beginning_of_the_last() {
-        let (began, second) = (Instant::now(), Duration::from_secs(1));
-        let due = |took_ms: u64| {
-            let ended = began + Duration::from_millis(took_ms);
-            (counts_from(began, ended, second) + second - began).as_millis()
+    fn the_next_drain_ends_a_second_after_the_last_began() {
+        let (looked, second) = (Instant::now(), Duration::from_secs(1));
+        let ends = |took_ms: u64| {
+            let took = Duration::from_millis(took_ms);
+            (counts_from(looked, looked + took, second) + second + took - looked).as_millis()
         };
-        assert_eq!([0, 400, 750].map(due), [1_000; 3]);
-        assert_eq!(due(1_200), 1_200 + SHORTEST_PAUSE.as_millis());
+        assert_eq!([0, 100, 375].map(ends), [1_000; 3]);
+        assert_eq!(ends(1_200), 2 * 1_200 + SHORTEST_PAUSE.as_millis());
     }
 
     #[test]

@@ -126,6 +126,8 @@ pub(super) struct Collector<'a> {
     /// Whether everything is fetched while the recording goes on, so that its records have no
     /// bounds.
     is_draining: bool,
+    /// Whether the observer is told how much has arrived.
+    tells_progress: bool,
     bytes: u64,
     samples: u64,
     unacknowledged: Option<(u64, RecordError)>,
@@ -162,6 +164,7 @@ impl<'a> Collector<'a> {
             head: None,
             arrived: false,
             is_draining: false,
+            tells_progress: true,
             bytes: 0,
             samples: 0,
             next: None,
@@ -236,7 +239,7 @@ impl<'a> Collector<'a> {
         recording: u64,
         observer: &mut dyn Observer,
     ) -> Result<bool, RecordError> {
-        self.is_draining = true;
+        (self.is_draining, self.tells_progress) = (true, false);
         self.rounds(true, observer, |connection| dump(connection, recording))
     }
 
@@ -254,6 +257,7 @@ impl<'a> Collector<'a> {
         request: Request,
         observer: &mut dyn Observer,
     ) -> Result<(), RecordError> {
+        self.tells_progress = true;
         match request {
             Request::Stop { recording } => {
                 let stopped =
@@ -532,7 +536,7 @@ impl<'a> Collector<'a> {
             session,
             writer,
             arrived,
-            is_draining,
+            tells_progress,
             bytes,
             samples,
             head,
@@ -563,7 +567,7 @@ impl<'a> Collector<'a> {
                 *arrived = true;
                 *bytes += frame.len() as u64;
                 *samples = before.saturating_add(so_far);
-                if !*is_draining {
+                if *tells_progress {
                     observer.event(Event::Fetching { samples: *samples, bytes: *bytes });
                 }
                 Ok(())
@@ -573,7 +577,7 @@ impl<'a> Collector<'a> {
     }
 
     fn tell_progress(&self, observer: &mut dyn Observer) {
-        if !self.is_draining {
+        if self.tells_progress {
             observer.event(Event::Fetching { samples: self.samples, bytes: self.bytes });
         }
     }

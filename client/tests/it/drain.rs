@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::peer::{self, PATIENT, Peer, Ring, Script, encode, program, ring, samples_of};
+use unikprof_client::connection::Access;
 use unikprof_client::exit_code;
-use unikprof_client::record::{self, RecordError};
+use unikprof_client::interrupt::Interrupt;
+use unikprof_client::record::{self, Event, Observer, RecordError, Settings};
 use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_client::timeline::Window;
 use unikprof_proto::code::{message_type as types, mode, refusal};
@@ -441,6 +443,46 @@ fn a_signal_is_told_while_the_guest_is_silent() {
     drop(release);
     let kept = Recording::open(&here.path().join("r.unikprof"), Reading::Salvage).unwrap();
     assert_eq!(kept.epochs, 1);
+}
+
+/// Each look at the guest takes longer than the pause between two drains.
+struct SlowLine {
+    user: Interrupt,
+    /// What has arrived of the last part, at each word of it.
+    last: Vec<u64>,
+}
+
+impl Observer for SlowLine {
+    fn event(&mut self, event: Event<'_>) {
+        match event {
+            Event::Running { .. } => std::thread::sleep(Duration::from_millis(300)),
+            Event::Fetching { samples, .. } if self.user.stop() => self.last.push(samples),
+            _ => {}
+        }
+    }
+}
+
+/// Guards a recording that is drained on and on after the user has ended it, and a last part that
+/// comes in silence.
+#[test]
+fn a_recording_on_a_slow_line_ends_when_the_user_wants() {
+    let here = tempfile::tempdir().unwrap();
+    let user = Interrupt::default();
+    let signal = user.clone();
+    let script = Script {
+        on_acknowledge: Some(Arc::new(move |_| signal.raise_once())),
+        ..script(20, 12, 3)
+    };
+    let peer = Peer::start(script.clone());
+    let mut session = peer.open(Access::Open, PATIENT, PATIENT, &user).unwrap();
+    let mut observer = SlowLine { user, last: Vec::new() };
+    let path = here.path().join("r.unikprof");
+    record::record(&mut session, &Settings::default(), &path, &mut observer).unwrap();
+    let asked = peer.log();
+    let words = |word: &str| asked.iter().filter(|noted| *noted == word).count();
+    assert_eq!((words("dump"), words("stop")), (1, 1), "{asked:?}");
+    assert_eq!(read(&path).profile.sample_count(), samples(&script, 2));
+    assert_eq!(observer.last.last(), Some(&samples(&script, 2)));
 }
 
 /// Each connection brings a run of a ring's records: the next one goes on behind it.
