@@ -198,7 +198,7 @@ pub fn record(
         collector.tell_end(settings.duration_ns, observer);
     }
     let guest = collector.session.guest_words();
-    let collected = collected.map_err(|error| error.while_running(&settings.name, guest));
+    let collected = collected.map_err(|error| error.while_running(request, &settings.name, guest));
     collector.finish(collected, request)
 }
 

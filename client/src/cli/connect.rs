@@ -333,7 +333,7 @@ impl Conversation {
                 let guest = session.guest_words().to_owned();
                 let advised = |error: RecordError| match request {
                     Request::Copy { .. } => error.while_copying(),
-                    _ => error.while_running(&name, &guest),
+                    _ => error.while_running(request, &name, &guest),
                 };
                 match record::fetch_part(session, request, asked, path, Some(&name), observer) {
                     Ok(outcome) => {

@@ -55,7 +55,7 @@ pub enum Request {
 
 impl Request {
     /// The name of the subcommand for it.
-    fn subcommand(self) -> &'static str {
+    pub(super) fn subcommand(self) -> &'static str {
         match self {
             Request::Stop { .. } => "stop",
             Request::Dump { .. } => "dump",

@@ -5,6 +5,7 @@ use std::time::Duration;
 use thiserror::Error;
 use unikprof_proto::code::refusal;
 
+use super::collect::Request;
 use super::snapshot::SnapshotError;
 use crate::connection::ConnectionError;
 use crate::output::OutputError;
@@ -67,12 +68,19 @@ pub enum RecordError {
     Gone { recording: u64 },
     /// The recording could not be followed to its end.
     #[error(
-        "{source}. Recording `{}` may still be in the guest: `unikprof-client connect {guest} stop \
-         --name {}` ends it and fetches the rest",
+        "{source}. Recording `{}` may still be in the guest: `unikprof-client connect {guest} {} \
+         --name {}` {}",
         Printable(name),
-        word(name)
+        request.subcommand(),
+        word(name),
+        match request {
+            Request::Stop { .. } => "ends it and fetches the rest",
+            Request::Dump { .. } | Request::Copy { .. } => "fetches the rest",
+        }
     )]
     StillRunning {
+        /// What fetches the rest.
+        request: Request,
         name: String,
         /// [`Session::guest_words`](super::Session::guest_words).
         guest: String,
@@ -261,8 +269,9 @@ impl RecordError {
         }
     }
 
-    /// Adds that the recording itself may continue without this client.
-    pub(crate) fn while_running(self, name: &str, guest: &str) -> RecordError {
+    /// Adds that the recording itself may continue without this client, and which `request` fetches
+    /// the rest.
+    pub(crate) fn while_running(self, request: Request, name: &str, guest: &str) -> RecordError {
         match self {
             // The recording is gone, or the error names what fetches it.
             told @ (RecordError::Gone { .. }
@@ -274,6 +283,7 @@ impl RecordError {
             | RecordError::Unwritten { .. }
             | RecordError::Output(_)) => told,
             source => RecordError::StillRunning {
+                request,
                 name: name.into(),
                 guest: guest.to_owned(),
                 source: Box::new(source),

@@ -38,7 +38,7 @@ pub(crate) fn watch(
         Err(error) => Err(error),
     };
     let guest = collector.session.guest_words();
-    let collected = collected.map_err(|error| error.while_running(&settings.name, guest));
+    let collected = collected.map_err(|error| error.while_running(request, &settings.name, guest));
     collector.finish(collected, request)
 }
 

@@ -10,6 +10,7 @@ use unikprof_proto::message::{
 };
 
 use super::approach::{Approach, Waits};
+use super::collect::Request;
 use super::upload::upload;
 use super::{Event, Observer, RecordError, RecorderStatus, Settings};
 use crate::agent_info::AgentInfo;
@@ -412,7 +413,7 @@ impl Session {
     }
 
     fn advised(&self, error: RecordError, settings: &Settings) -> RecordError {
-        error.while_running(&settings.name, &self.guest_words)
+        error.while_running(Request::Stop { recording: 0 }, &settings.name, &self.guest_words)
     }
 
     /// Requests the state of the recorder and of each recording.

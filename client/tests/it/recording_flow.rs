@@ -250,8 +250,11 @@ fn a_fetch_of_which_nothing_arrives_says_what_fetches_it() {
     // The status arrives.
     let status = [peer::encode(&peer::status()), peer::encode(&peer::recording_status(false))];
     let cut = greeting(&script) + status.concat().len() + 6;
-    for (word, told) in [("stop", "stop --name"), ("dump", "stop --name"), ("copy", "has changed")]
-    {
+    for (word, told) in [
+        ("stop", "stop --name default` ends it"),
+        ("dump", "dump --name default` fetches the rest"),
+        ("copy", "has changed"),
+    ] {
         let cuts = [vec![cut], vec![20; 1000]].concat();
         let peer = Peer::start(Script { cuts, ..script.clone() });
         let (_, stderr) = program::connect(3, &peer, &[word, "--retry", "300ms"], directory.path());
