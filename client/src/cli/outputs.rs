@@ -95,19 +95,19 @@ impl Plan {
     ) -> Result<Plan, Failure> {
         let mut recordings = Vec::new();
         let mut reports = Vec::new();
-        let default;
-        let patterns = match patterns {
+        let targets = match patterns {
             [] => {
-                let ending = match format.unwrap_or(OutputFormat::Recording) {
+                let format = format.unwrap_or(OutputFormat::Recording);
+                let ending = match format {
                     OutputFormat::Recording => ".unikprof",
                     OutputFormat::Report(format) => format.ending(),
                 };
-                default = [pattern(&format!("%n-%r-%t{ending}"))?];
-                &default[..]
+                let stem = pattern("%n-%r-%t")?.expand(after);
+                vec![(format, Target::File(unused(&stem, ending)))]
             }
-            given => given,
+            given => targets(given, format, after)?,
         };
-        for (format, target) in targets(patterns, format, after)? {
+        for (format, target) in targets {
             match (format, target) {
                 (OutputFormat::Recording, Target::File(path)) => recordings.push(path),
                 (OutputFormat::Recording, Target::Stdout) => {
@@ -338,6 +338,16 @@ fn pattern(text: &str) -> Result<NamePattern, Failure> {
     text.parse().map_err(|error| Failure::Usage(format!("{error}")))
 }
 
+/// A name that no file has: the stem and the ending, with `-2`, `-3` and so on between if need be.
+fn unused(stem: &Path, ending: &str) -> PathBuf {
+    let name = |number: u64| match number {
+        1 => format!("{}{ending}", stem.display()).into(),
+        _ => format!("{}-{number}{ending}", stem.display()).into(),
+    };
+    let is_free = |path: &PathBuf| std::fs::symlink_metadata(path).is_err();
+    (1..).map(name).find(is_free).unwrap_or_else(|| name(1))
+}
+
 /// What each pattern means: the format given, or else the one that the name asks for.
 fn targets(
     patterns: &[NamePattern],
@@ -475,6 +485,18 @@ mod tests {
         assert!(plan.recording.is_wanted() && plan.reports.is_empty());
         let patterns = plan_reports(Some(Format::Pprof));
         assert_eq!(patterns, "web-flight-19700101T000000Z.pb.gz");
+    }
+
+    /// What `start` prints may be pasted at once: two fetches of one recording within a second.
+    #[test]
+    fn default_names_do_not_collide() {
+        let directory = tempfile::tempdir().unwrap();
+        let stem = directory.path().join("web-flight");
+        for name in ["web-flight.pb.gz", "web-flight-2.pb.gz", "web-flight-3.pb.gz"] {
+            let path = unused(&stem, ".pb.gz");
+            assert_eq!(path.file_name().unwrap(), name);
+            std::fs::write(path, "").unwrap();
+        }
     }
 
     fn plan_reports(format: Option<Format>) -> String {

@@ -476,6 +476,16 @@ fn outputs_that_cannot_be_written() {
     assert_eq!(peer.asked("acknowledge"), 0, "the guest keeps its counts");
 }
 
+/// The two commands that `start` prints, pasted at once.
+#[test]
+fn fetches_within_a_second_get_names_of_their_own() {
+    let here = tempfile::tempdir().unwrap();
+    for word in ["dump", "dump", "dump", "stop"] {
+        connect(0, &Peer::start(Script::default()), word, here.path());
+    }
+    assert_eq!(fs::read_dir(here.path()).unwrap().count(), 4);
+}
+
 /// Stacks of one vCPU that take many blocks of a disk.
 fn many_stacks() -> Vec<(u32, Vec<u32>, u64)> {
     let stack = |node: u32| (0, vec![0x110 + node % 64], 1);
