@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use thiserror::Error;
 
 use super::{WallClock, Window};
-use crate::units;
+use crate::units::{self, duration};
 
 /// A moment of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,13 +47,10 @@ pub enum MomentError {
          began) or `-30s` (before its end)"
     )]
     NoDate,
-    #[error("the window is empty: it begins at {from} and ends at {to} of a recording of {length}")]
-    Empty { from: String, to: String, length: String },
-    #[error(
-        "the window is outside the recording: it begins at {from} and ends at {to} of a recording \
-         of {length}"
-    )]
-    Outside { from: String, to: String, length: String },
+    #[error("the window from {from} to {to} is empty; recorded is {extent}")]
+    Empty { from: String, to: String, extent: String },
+    #[error("the window from {from} to {to} is outside of what is recorded, {extent}")]
+    Outside { from: String, to: String, extent: String },
 }
 
 const DAY_NS: u64 = 86_400_000_000_000;
@@ -114,27 +111,43 @@ impl Extent {
         from: Option<Moment>,
         to: Option<Moment>,
     ) -> Result<Window, MomentError> {
-        let from_ns = from.map_or(Ok(self.whole.from_ns), |from| self.at(from))?;
-        let to_ns = to.map_or(Ok(self.whole.to_ns), |to| self.at(to))?;
-        let (from, to) = (self.since_beginning(from_ns), self.since_beginning(to_ns));
-        let length = self.since_beginning(self.whole.to_ns);
-        if to_ns <= from_ns {
-            return Err(MomentError::Empty { from, to, length });
+        let whole = self.whole;
+        let from_ns = from.map_or(Ok(whole.from_ns), |from| self.at(from))?;
+        let to_ns = to.map_or(Ok(whole.to_ns), |to| self.at(to))?;
+        if from_ns < to_ns && whole.from_ns < to_ns && from_ns < whole.to_ns {
+            return Ok(Window::new(from_ns, to_ns));
         }
-        if to_ns <= self.whole.from_ns || from_ns >= self.whole.to_ns {
-            return Err(MomentError::Outside { from, to, length });
-        }
-        Ok(Window::new(from_ns, to_ns))
+        let is_dated = |moment| matches!(moment, Some(Moment::Date(_) | Moment::TimeOfDay(_)));
+        let extent = match is_dated(from) || is_dated(to) {
+            true => format!("{} to {}", self.date(whole.from_ns), self.date(whole.to_ns)),
+            false => format!("0 s to {}", duration(whole.length_ns())),
+        };
+        let from = from.map_or("the beginning".into(), |from| self.words(from, from_ns));
+        let to = to.map_or("the end".into(), |to| self.words(to, to_ns));
+        Err(match to_ns <= from_ns && whole.from_ns <= to_ns && from_ns <= whole.to_ns {
+            true => MomentError::Empty { from, to, extent },
+            false => MomentError::Outside { from, to, extent },
+        })
     }
 
-    /// A moment in seconds since the beginning, as in `12.345 s`.
-    pub(crate) fn since_beginning(&self, at_ns: u64) -> String {
-        let from_ns = self.whole.from_ns;
-        match at_ns.checked_sub(from_ns) {
-            Some(since) => format!("{:.3} s", since as f64 / 1e9),
-            None => format!("-{:.3} s", (from_ns - at_ns) as f64 / 1e9),
+    /// A moment as its user means it.
+    fn words(&self, moment: Moment, at_ns: u64) -> String {
+        match moment {
+            Moment::Since(since_ns) => duration(since_ns),
+            Moment::BeforeEnd(before_ns) => format!("{} before the end", duration(before_ns)),
+            Moment::Date(unix_ns) => date(unix_ns),
+            Moment::TimeOfDay(_) => self.date(at_ns),
         }
     }
+
+    fn date(&self, at_ns: u64) -> String {
+        self.clock.unix_ns(at_ns).map_or_else(String::new, date)
+    }
+}
+
+fn date(unix_ns: u64) -> String {
+    let time = Timestamp::from_nanosecond(unix_ns.into());
+    time.map_or_else(|_| String::new(), |time| format!("{time:.0}"))
 }
 
 #[cfg(test)]
@@ -181,6 +194,25 @@ mod tests {
         let (late, early) = ("20s".parse().unwrap(), "10s".parse().unwrap());
         let empty = span(true).window(Some(late), Some(early));
         assert!(matches!(empty, Err(MomentError::Empty { .. })));
+        for (from, to, told) in [
+            (
+                Some("110s"),
+                None,
+                "from 1 min 50 s to the end is outside of what is recorded, 0 s to 1 min 40 s",
+            ),
+            (None, Some("-110s"), "from the beginning to 1 min 50 s before the end is outside"),
+            (Some("-0s"), None, "from 0 ns before the end to the end is empty"),
+            (
+                Some("2024-10-05"),
+                Some("2024-10-06"),
+                "from 2024-10-05T00:00:00Z to 2024-10-06T00:00:00Z is outside of what is recorded, \
+                 2024-10-03T23:59:20Z to 2024-10-04T00:01:00Z",
+            ),
+        ] {
+            let [from, to] = [from, to].map(|text| text.map(|text| text.parse().unwrap()));
+            let error = span(true).window(from, to).unwrap_err().to_string();
+            assert!(error.contains(told), "{error}");
+        }
         let open = span(true).window(Some(late), None).unwrap();
         assert_eq!(open.length_ns(), 80 * SECOND);
     }

@@ -85,10 +85,11 @@ fn a_window_that_cannot_be_is_refused_before_anything_is_dumped() {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(script(honest()));
     for (words, said) in [
-        (&["--from", "900ns", "--to", "100ns"][..], "window is empty"),
-        (&["--from", "1h"], "window is empty"),
-        (&["--last", "0"], "window is empty"),
-        (&["--from", "1h", "--to", "2h"], "window is outside"),
+        (&["--from", "900ns", "--to", "100ns"][..], "from 900 ns to 100 ns is empty"),
+        (&["--from", "1h"], "from 1 h to the end is outside of what is recorded, 0 s to 1 µs"),
+        (&["--to", "-1h"], "from the beginning to 1 h before the end is outside"),
+        (&["--last", "0"], "is empty; recorded is 0 s to 1 µs"),
+        (&["--from", "1h", "--to", "2h"], "from 1 h to 2 h is outside"),
         (&["--from", "soon"], "invalid time `soon`"),
         (&["--from", "12"], "invalid time `12`"),
         (&["--last", "1s", "--to", "2s"], "cannot be used with"),
@@ -123,8 +124,11 @@ fn every_subcommand_reads_a_window_alike() {
     for (words, said) in [
         (&["--from", "12s"][..], "no single recording"),
         (&["--from", "soon"], "invalid time"),
-        (&["--from", "-1ns", "--to", "-1us"], "window is empty"),
-        (&["--from", "2023-11-15"], "window is empty"),
+        (
+            &["--from", "-1ns", "--to", "-1us"],
+            "from 1 ns before the end to 1 µs before the end is empty",
+        ),
+        (&["--from", "2023-11-15"], "from 2023-11-15T00:00:00Z to the end is outside"),
         (&["--follow", "--to", "-1ns"], "cannot be used with"),
     ] {
         let (_, stderr) = connect(2, &peer, &[&["events"], words].concat(), here.path());
