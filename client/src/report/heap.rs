@@ -7,9 +7,9 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::Report;
-use super::functions::{FunctionRow, FunctionTable};
+use super::functions::FunctionTable;
 use super::labels::LabelId;
-use super::text::{ends, row_name};
+use super::text::{Rows, ends};
 use super::uncertainty::distinct_labels;
 use super::units::{amount, duration, grouped, percent, share, size};
 use super::warnings::notable;
@@ -186,11 +186,11 @@ pub(crate) fn estimated_from(profile: &Profile) -> String {
 
 /// The rows of the table of functions.
 pub(super) fn write_rows(
-    report: &Report<'_>,
+    rows: &Rows<'_>,
     table: &FunctionTable,
-    rows: &[&FunctionRow],
     out: &mut impl Write,
 ) -> io::Result<()> {
+    let report = rows.report;
     let is_live = report.symbolized.profile().recording().mode == Mode::Live;
     let other = match table.unit {
         Unit::Objects => "bytes",
@@ -226,7 +226,7 @@ pub(super) fn write_rows(
     let titles: Vec<&str> = heads.iter().map(|(title, _)| *title).collect();
     writeln!(out, "\n{}  {heading}", line(std::array::from_fn(|at| titles[at])))?;
     let columns = columns.map(|all| all.saturating_sub(begin(&heads)));
-    for row in rows {
+    for (row, name) in rows.named(columns) {
         let amounts = row.heap.unwrap_or_default();
         let mean = amounts.total.mean_size();
         let age_ns = amounts.total.mean_age_ns();
@@ -244,7 +244,6 @@ pub(super) fn write_rows(
             mean.map_or("-".to_owned(), |mean| size(mean.round() as u64)),
             age_ns.map_or("-".to_owned(), |age_ns| duration(two_figures(age_ns))),
         ];
-        let name = columns.map_or((&*row.text).into(), |columns| row_name(report, row, columns));
         writeln!(out, "{}  {name}", line(cells.each_ref().map(String::as_str)))?;
     }
     Ok(())

@@ -175,7 +175,7 @@ fn write_functions(
     let unit = table.unit;
     let title = format!(
         "{} of {} {what} by {}, {}{}",
-        grouped(top as u64),
+        grouped((shared.len() + top) as u64),
         grouped(table.rows.len() as u64),
         match options.sort {
             SortBy::Own => "self",
@@ -200,26 +200,47 @@ fn write_functions(
     if top == 0 {
         return Ok(());
     }
+    let all = Rows { report, shared: &shared, own: &rows[..top] };
     if report.symbolized.profile().heap.is_some() {
-        return heap::write_rows(report, table, &rows[..top], out);
+        return heap::write_rows(&all, table, out);
     }
     let figures = Figures::fitting(unit, options.columns);
     let heading = if options.lines { "line" } else { "function" };
     writeln!(out, "{}{}{heading}", figures.heading("self"), figures.heading("total"))?;
     let columns = options.columns.map(|all| figures.left(all, 2));
-    let mut line = |row: &FunctionRow, name: &str| {
+    for (row, name) in all.named(columns) {
         let own = figures.cells(row.own, &row.own_share);
-        writeln!(out, "{own}{}{name}", figures.cells(row.total, &row.total_share))
-    };
-    if let [outermost, ..] = shared[..] {
-        let name = format!("[{} functions that nearly all samples share]", shared.len());
-        line(outermost, &shorten::name(&name, columns.unwrap_or(usize::MAX)))?;
-    }
-    for row in &rows[..top] {
-        let name = columns.map_or((&*row.text).into(), |columns| row_name(report, row, columns));
-        line(row, &name)?;
+        writeln!(out, "{own}{}{name}", figures.cells(row.total, &row.total_share))?;
     }
     Ok(())
+}
+
+/// The rows of a table of functions.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'r> {
+    pub(super) report: &'r Report<'r>,
+    /// They are one row, with the figures of the first.
+    shared: &'r [&'r FunctionRow],
+    own: &'r [&'r FunctionRow],
+}
+
+impl<'r> Rows<'r> {
+    /// Each row with its name, which has so many columns.
+    pub(super) fn named(
+        self,
+        columns: Option<usize>,
+    ) -> impl Iterator<Item = (&'r FunctionRow, Cow<'r, str>)> {
+        let shared = self.shared.first().map(|outermost| {
+            let name = format!("[{} functions that nearly all samples share]", self.shared.len());
+            let name = shorten::name(&name, columns.unwrap_or(usize::MAX)).into_owned();
+            (*outermost, name.into())
+        });
+        let own = self.own.iter().map(move |row| {
+            let name = columns.map(|columns| row_name(self.report, row, columns));
+            (*row, name.unwrap_or_else(|| (&*row.text).into()))
+        });
+        shared.into_iter().chain(own)
+    }
 }
 
 fn write_long_run(
@@ -253,11 +274,7 @@ fn write_shown(report: &Report<'_>, table: &FunctionTable, out: &mut impl Write)
 }
 
 /// What a row is called, in at most so many columns as far as its place in the source allows.
-pub(super) fn row_name<'r>(
-    report: &Report<'_>,
-    row: &'r FunctionRow,
-    columns: usize,
-) -> Cow<'r, str> {
+fn row_name<'r>(report: &Report<'_>, row: &'r FunctionRow, columns: usize) -> Cow<'r, str> {
     let line = row.line.filter(|_| report.options.lines);
     short_name(report.symbolized, &row.text, row.function, line, columns)
 }
