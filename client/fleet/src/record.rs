@@ -173,6 +173,10 @@ pub(crate) fn record(
                 }
                 let member = Member::new(guest.clone());
                 let mut session = member.session(interrupt.clone(), RECONNECT)?;
+                // The user's own, unlike that of a server.
+                if let Some(path) = &guest.how.key_file {
+                    session.tell_key_file(path);
+                }
                 let outcome = take::record_to(&mut session, &symbolizer, settings, &path, &mut ())?;
                 Ok((outcome, symbolizer))
             };

@@ -8,7 +8,6 @@ use clap::Args;
 use super::{Failure, values};
 use crate::connection::{Access, Timeouts};
 use crate::key::Key;
-use crate::printable::path_word;
 
 /// The environment variable that names the key file if the option is absent.
 const VARIABLE: &str = "UNIKPROF_KEY_FILE";
@@ -30,7 +29,7 @@ pub(super) struct AccessArguments {
     ///
     /// `keygen` makes it. A file that other users can read is rejected.
     #[arg(long, value_name = "FILE", global = true, help_heading = CONNECTION)]
-    key_file: Option<PathBuf>,
+    pub(super) key_file: Option<PathBuf>,
 }
 
 impl AccessArguments {
@@ -42,12 +41,6 @@ impl AccessArguments {
     pub(super) fn key_file(&self) -> Option<PathBuf> {
         let named = || std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
         self.key_file.clone().or_else(|| named().map(Into::into))
-    }
-
-    /// The options that commands for the same guest need as well.
-    pub(super) fn words(&self) -> String {
-        let named = self.key_file.as_deref().map(path_word);
-        named.map_or_else(String::new, |path| format!(" --key-file {path}"))
     }
 
     /// Reads the key.

@@ -58,7 +58,9 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
     };
     let access = arguments.access.access()?;
     let mut session = Session::with_access(address, access, patience, interrupt.clone())?;
-    session.add_guest_words(&arguments.access.words());
+    if let Some(path) = &arguments.access.key_file {
+        session.tell_key_file(path);
+    }
     let is_record = matches!(arguments.word, ConnectWord::Record(_) | ConnectWord::Start(_));
     if is_record && session.key().is_none() && !session.address().is_loopback() {
         tell!(

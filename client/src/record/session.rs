@@ -20,6 +20,7 @@ use crate::deadline;
 use crate::interrupt::Interrupt;
 use crate::key::KeyId;
 use crate::output::OutputError;
+use crate::printable::path_word;
 use crate::profile::Unwind;
 use crate::recorder_status::MOST_RECORDINGS;
 use crate::recording::RecordingWriter;
@@ -153,9 +154,9 @@ impl Session {
         &self.guest_words
     }
 
-    /// Adds options to [`guest_words`](Self::guest_words).
-    pub fn add_guest_words(&mut self, options: &str) {
-        self.guest_words += options;
+    /// Adds the option of this key file to [`guest_words`](Self::guest_words).
+    pub fn tell_key_file(&mut self, path: &Path) {
+        self.guest_words += &format!(" --key-file {}", path_word(path));
     }
 
     /// The agent's address.

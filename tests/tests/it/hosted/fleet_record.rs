@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use serde_json::Value;
 
-use crate::harness::{Client, Guest, Keyed};
+use crate::harness::{Client, Guest, Keyed, wait_until};
 
 fn entry(name: &str, address: SocketAddr, app: &str, more: &str) -> String {
     let image = Guest::program().display();
@@ -85,6 +85,27 @@ fn the_guest_that_does_something_else_is_named_and_one_that_is_down_stops_nobody
     let text = fs::read_to_string(client.path("run.txt")).unwrap();
     assert!(text.contains("4 guests") && text.contains("\n  odd "), "{text}");
     assert_eq!(clients[0].recording_names(), [""; 0], "nothing is left behind");
+}
+
+/// The advised command needs the guest's key.
+#[test]
+#[ignore = "full: records a guest"]
+fn a_guest_that_dies_is_told_with_the_option_of_its_key() {
+    let mut keyed = Keyed::start("shares");
+    let owner = keyed.owner();
+    let key = keyed.control.display().to_string();
+    let option = format!("key-file = \"{key}\"");
+    let fleet = entry("a", keyed.guest.address(), "web", &option);
+    fs::write(owner.path("fleet.toml"), fleet).unwrap();
+    let recording = owner.record_fleet(&["--guests", "fleet.toml", "--json", "-o", "run/"]);
+    let fetched = owner.path("run/a.unikprof");
+    wait_until("a first fetch", || fetched.exists().then_some(()));
+    keyed.guest.stop();
+    recording.interrupt();
+    recording.interrupt();
+    let finished = recording.finish();
+    let advice = format!("--key-file {key} stop --name fleet-");
+    assert!(finished.stdout.contains(&advice), "{finished:?}");
 }
 
 #[test]
