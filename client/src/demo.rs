@@ -106,7 +106,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     progress.finish();
     guest_ends.store(!arguments.hold, Relaxed);
     if let Some(reason) = outcome.incomplete {
-        return Err(Failure::Incomplete { path: outcome.path, reason: reason.to_string() });
+        return Err(Failure::Incomplete { path: Some(outcome.path), reason: reason.to_string() });
     }
     show(&path, &symbolizer, directory, arguments.hold.then_some(&address))?;
     if arguments.open {

@@ -70,12 +70,12 @@ pub(crate) enum Failure {
     Trace(#[from] OrderError),
     #[error("{0}")]
     Usage(String),
-    #[error(
-        "the recording is incomplete: {reason}\nwhat arrived is in {}; show it with \
-         `unikprof-client report`",
-        path.display()
-    )]
-    Incomplete { path: PathBuf, reason: String },
+    #[error("the recording is incomplete: {reason}{}", arrived_in(path.as_deref()))]
+    Incomplete {
+        /// What arrived, unless it cannot be read back.
+        path: Option<PathBuf>,
+        reason: String,
+    },
     #[error("this ended too early to tell a leak: there was only one look at what is held")]
     OneLook,
     #[error("{source}\n{}", place_of(recording))]
@@ -106,6 +106,13 @@ fn place_of(recording: &Path) -> String {
     format!("the recording itself is in {path}; show it with `unikprof-client report`")
 }
 
+fn arrived_in(path: Option<&Path>) -> String {
+    path.map_or_else(String::new, |path| {
+        let path = path.display();
+        format!("\nwhat arrived is in {path}; show it with `unikprof-client report`")
+    })
+}
+
 impl From<CommandError> for Failure {
     fn from(error: CommandError) -> Failure {
         error.0
@@ -127,10 +134,13 @@ impl Failure {
             Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe && !is_only => {
                 Failure::Stdout(error)
             }
+            // The file itself cannot be read: another program has written to it.
+            Failure::Recording(error) => Failure::Recording(error),
             source => Failure::AfterRecording { recording: path.clone(), source: Box::new(source) },
         };
-        let incomplete = incomplete
-            .map(|reason| Failure::Incomplete { path: path.clone(), reason: reason.to_string() });
+        let read = (!matches!(shown, Err(Failure::Recording(_)))).then(|| path.clone());
+        let incomplete =
+            incomplete.map(|reason| Failure::Incomplete { path: read, reason: reason.to_string() });
         // Each is told, and the last of them decides.
         let mut result = shown.map_err(after);
         let displaced = displaced.map(|error| after(error.into()));

@@ -270,6 +270,28 @@ fn a_file_that_is_removed_or_replaced_while_it_is_written_is_kept_beside() {
     }
 }
 
+/// A file that another program has written to cannot be read: nothing is said to be in it.
+#[test]
+fn a_file_that_is_overwritten_in_place_is_told_once() {
+    let here = tempfile::tempdir().unwrap();
+    let place = here.path().join("r.unikprof");
+    for (elsewhere, code) in [(0, 6), (2, 8)] {
+        let spoiled = place.clone();
+        let spoils = move |epoch: u64| {
+            if epoch >= 8 {
+                std::fs::write(&spoiled, "another's").unwrap();
+            }
+        };
+        let script = script(20, 12, 3);
+        let script = Script { on_acknowledge: Some(Arc::new(spoils)), elsewhere, ..script };
+        let words = ["record", "-o", "r.unikprof"];
+        let (_, told) = program::connect(code, &Peer::start(script), &words, here.path());
+        assert_eq!(told.matches("r.unikprof").count(), 1, "{told}");
+        assert_eq!(told.contains("2 of its epochs"), elsewhere > 0, "{told}");
+        std::fs::remove_file(&place).unwrap();
+    }
+}
+
 /// A file that is not there is not said to hold anything.
 #[cfg(unix)]
 #[test]
