@@ -43,6 +43,9 @@ pub(crate) fn caller_table_warning(uses_held: bool) -> &'static str {
     }
 }
 
+/// What takes long before and after a recording.
+pub(crate) const READING_IMAGES: &str = "reading the images";
+
 /// How often the line moves.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -111,6 +114,13 @@ impl ProgressLine {
             grouped(calls),
             grouped(state.probes)
         ));
+    }
+
+    /// Shows on a terminal what is done, for as long as it takes.
+    pub(crate) fn during<T>(doing: &'static str, work: impl FnOnce() -> T) -> T {
+        let line = ProgressLine::on_stderr();
+        line.prepare(doing);
+        work()
     }
 
     /// Shows what is done before there is anything to follow.

@@ -28,7 +28,7 @@ use crate::charset::local;
 use crate::interrupt::Interrupt;
 use crate::printable::Printable;
 use crate::profile::Unwind;
-use crate::progress::{ProgressLine, caller_table_warning};
+use crate::progress::{ProgressLine, READING_IMAGES, caller_table_warning};
 use crate::record::{
     self, Asked, Event, Observer, Outcome, Patience, RecordError, Request, Session, Settings,
 };
@@ -286,7 +286,9 @@ impl Conversation {
         let agent = self.session.agent();
         let may_install = agent.role != role::VIEW;
         let Prepared { table, partial, held, mut notes } =
-            caller_table::prepare(symbolizer, agent, arguments.unwind)?;
+            ProgressLine::during(READING_IMAGES, || {
+                caller_table::prepare(symbolizer, agent, arguments.unwind)
+            })?;
         settings.callers = table;
         settings.held_callers = held;
         // Who may only look is told so of the recording.
@@ -441,7 +443,9 @@ impl Conversation {
         }
         // What a dump asked for is what its reports show.
         let cut = recording.part_asked();
-        let mut symbolized = symbolizer.resolve(cut.as_ref().unwrap_or(&recording.profile))?;
+        let mut symbolized = ProgressLine::during(READING_IMAGES, || {
+            symbolizer.resolve(cut.as_ref().unwrap_or(&recording.profile))
+        })?;
         let trimmed = without_sampler(&symbolized);
         if let Some(trimmed) = &trimmed {
             symbolized = symbolized.of_window(trimmed);

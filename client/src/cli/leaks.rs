@@ -15,7 +15,7 @@ use crate::leaks;
 use crate::output::OutputError;
 use crate::printable::Printable;
 use crate::profile::{Amounts, Frame, Held, LiveSample, Mode as RecordedMode, NodeId, Profile};
-use crate::progress::ProgressLine;
+use crate::progress::{ProgressLine, READING_IMAGES};
 use crate::record::{self, Mode, Outcome, Session, Settings, own_name};
 use crate::recording::{Reading, Recording};
 use crate::report::heap::{is_lower_bound, warnings};
@@ -267,7 +267,8 @@ fn show(
     json: bool,
     told: Option<String>,
 ) -> Result<(), Failure> {
-    let mut symbolized = symbolizer.resolve(&looked.recording.profile)?;
+    let mut symbolized =
+        ProgressLine::during(READING_IMAGES, || symbolizer.resolve(&looked.recording.profile))?;
     let trimmed = without_sampler(&symbolized);
     if let Some(trimmed) = &trimmed {
         symbolized = symbolized.of_window(trimmed);

@@ -14,6 +14,7 @@ use super::time::no_samples;
 use super::values;
 use crate::printable::Printable;
 use crate::profile::{Measure, Profile};
+use crate::progress::{ProgressLine, READING_IMAGES};
 use crate::recording::{Reading, Recording, RecordingError};
 use crate::report::{Annotation, Calls, Direction, Format, Report, ReportOptions, without_sampler};
 
@@ -70,7 +71,7 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     let cut = part.as_ref().and_then(|part| part.profile.as_ref());
     let measured = measured(&recording.profile, arguments.by)?;
     let profile = measured.as_ref().or(cut).unwrap_or(&recording.profile);
-    let mut symbolized = symbolizer.resolve(profile)?;
+    let mut symbolized = ProgressLine::during(READING_IMAGES, || symbolizer.resolve(profile))?;
     let trimmed = without_sampler(&symbolized);
     if let Some(trimmed) = &trimmed {
         symbolized = symbolized.of_window(trimmed);
