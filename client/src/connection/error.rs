@@ -42,14 +42,15 @@ pub enum ConnectionError {
     /// The peer accepted the connection and closed it without a preamble.
     #[error(
         "{address} accepted the connection and closed it without sending anything; it is not a \
-         unikprof agent, \
-         or all its sessions are in use"
+         unikprof agent, all its sessions are in use, or a port forwarder answers for a guest that \
+         does not run"
     )]
     ClosedAtOnce { address: Address },
     /// The peer accepted the connection and sends nothing.
     #[error(
         "{address} accepted the connection, but sent nothing within {}; it is not a unikprof \
-         agent, or its guest is too busy (`unikprof-client connect` waits longer with --timeout)",
+         agent, or its guest hangs, as its console may tell, or is too busy (`unikprof-client \
+         connect` waits longer with --timeout)",
         std_duration(*waited)
     )]
     SilentAtOnce { address: Address, waited: Duration },
@@ -78,8 +79,8 @@ pub enum ConnectionError {
     },
     /// The agent sends no response.
     #[error(
-        "no response from the agent within {} while {doing}; its guest may be too busy \
-         (`unikprof-client connect` waits longer with --timeout)",
+        "no response from the agent within {} while {doing}; its guest hangs, as its console may \
+         tell, or is too busy (`unikprof-client connect` waits longer with --timeout)",
         std_duration(*waited)
     )]
     Silent { doing: &'static str, waited: Duration },

@@ -32,7 +32,10 @@ pub enum RecordError {
         code: u32,
     },
     /// The connection was lost and did not come back.
-    #[error("{source}. Reconnecting failed for {}", std_duration(*after))]
+    #[error(
+        "{source}. Reconnecting failed for {}; if the guest no longer runs, its console tells why",
+        std_duration(*after)
+    )]
     Lost {
         /// How long it was tried.
         after: Duration,

@@ -212,7 +212,7 @@ fn what_was_drained_before_the_connection_broke_for_good_is_kept() {
     let outcome = peer.record(&path, Duration::from_millis(300)).unwrap();
     let error = outcome.incomplete.unwrap();
     assert!(matches!(error, RecordError::StillRunning { .. }), "{error}");
-    assert!(error.to_string().contains("stop --name"), "{error}");
+    program::has(&error.to_string(), &["stop --name", "its console tells why"]);
     assert!(outcome.displaced.is_none());
     let recording = read(&path);
     assert_is!(recording.completeness, Completeness::Incomplete(_));
