@@ -232,7 +232,8 @@ mod tests {
             "10 t ns::f(int) [clone .lto_priv.1]\n20 t ns::f(int) [clone .lto_priv.0]\n\
              30 t ns::f(int) [clone .lto_priv.0] [clone .cold]\n\
              40 t ns::(anonymous namespace)::g()\n50 t ns::(anonymous namespace)::g()\n\
-             60 T A::A(int)\n70 T A::A(int)\n80 t a::b [clone .llvm.1]\n90 t a::b [clone .llvm.2]\n",
+             60 T A::A(int)\n70 T A::A(int)\n\
+             80 t a::b [clone .llvm.1]\n90 t a::b [clone .llvm.2]\n",
         )
         .unwrap();
         let lists = [file];
