@@ -401,8 +401,11 @@ impl Conversation {
         match &outcome.unacknowledged {
             None => {}
             Some((_, RecordError::Leased { text, .. })) => tell!(
-                "warning: these samples will be in another client's file too: {}",
-                Printable(text)
+                "warning: these samples stay in the guest for another client too: {}; if that one \
+                 is gone, `unikprof-client connect {} stop --name {} --discard` removes them",
+                Printable(text),
+                self.session.guest_words(),
+                describe::word(recording)
             ),
             Some((epoch, _)) => tell!(
                 "warning: the guest may not have learned that epoch {epoch} is saved: if so, \

@@ -1,7 +1,7 @@
 //! Which files are to be written, and writing them.
 
 use std::collections::BTreeSet;
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
@@ -262,6 +262,9 @@ impl ReportOutput {
     /// Writes the report, whole or not at all.
     fn write(&self, report: &Report<'_>) -> Result<(), Failure> {
         match &self.target {
+            Target::Stdout if screen::is_stdout_closed() => {
+                Err(Failure::Stdout(io::ErrorKind::BrokenPipe.into()))
+            }
             Target::Stdout => {
                 if self.format.is_binary() && std::io::stdout().is_terminal() {
                     return Err(Failure::Usage(format!(

@@ -1,6 +1,7 @@
 //! Standard output: writing to it, and how wide it is.
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use super::Failure;
 use crate::charset;
@@ -18,6 +19,17 @@ pub(crate) fn print_local(is_text: bool, bytes: impl AsRef<[u8]>) -> Result<(), 
         Ok(text) if is_text => print(charset::local(text.to_owned())),
         _ => print(bytes),
     }
+}
+
+/// Whether the program was started without a standard output. Rust then opens /dev/null in its
+/// place, for reading as well, which a shell's `> /dev/null` does not.
+pub(crate) fn is_stdout_closed() -> bool {
+    const READ_AND_WRITE: u32 = 2;
+    let told = std::fs::read_to_string("/proc/self/fdinfo/1").unwrap_or_default();
+    let flags = told.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_some_and(|flags| flags & 3 == READ_AND_WRITE)
+        && std::fs::read_link("/proc/self/fd/1").is_ok_and(|path| path == Path::new("/dev/null"))
 }
 
 /// How wide a text for stdout may be: as COLUMNS says, or as wide as the terminal, where it is one.

@@ -138,9 +138,14 @@ pub(super) fn namesakes<'l>(
 /// several files.
 fn stem_of<'e>(entry: &'e Entry<'_>) -> Option<&'e str> {
     let name = &*entry.name;
+    // C++'s end with parameters, and what qualifies the object.
+    let is_cpp = |bare: &str| {
+        let mut words =
+            bare.rsplit(' ').skip_while(|it| matches!(*it, "const" | "volatile" | "&" | "&&"));
+        words.next().is_some_and(|word| word.ends_with(')'))
+    };
     let is_of_file = |bare: &str| {
-        bare.contains("(anonymous namespace)")
-            || (bare.ends_with(')') && without_copies(name) != bare)
+        bare.contains("(anonymous namespace)") || (is_cpp(bare) && without_copies(name) != bare)
     };
     let is_told =
         |bare: &&str| ocaml::stem(name).is_some() || !name.contains("::") || is_of_file(bare);
@@ -233,7 +238,9 @@ mod tests {
              30 t ns::f(int) [clone .lto_priv.0] [clone .cold]\n\
              40 t ns::(anonymous namespace)::g()\n50 t ns::(anonymous namespace)::g()\n\
              60 T A::A(int)\n70 T A::A(int)\n\
-             80 t a::b [clone .llvm.1]\n90 t a::b [clone .llvm.2]\n",
+             80 t a::b [clone .llvm.1]\n90 t a::b [clone .llvm.2]\n\
+             a0 t n::f(int)::{lambda()#1}::operator()() const [clone .lto_priv.0]\n\
+             b0 t n::f(int)::{lambda()#1}::operator()() const [clone .lto_priv.1]\n",
         )
         .unwrap();
         let lists = [file];
@@ -247,8 +254,8 @@ mod tests {
         let f = namesakes(&lists, &lists[0].entries()[0]);
         let f: Vec<(u64, u64)> = f.iter().map(|(entry, whole)| (entry.start, whole << 1)).collect();
         assert_eq!(f, [(0x20, 0), (0x30, 0), (0x10, 2)]);
-        let told = [0, 1, 2, 3, 4, 5, 6, 7, 8].map(wholes);
-        assert_eq!(told, [2, 2, 2, 2, 2, 0, 0, 0, 0]);
+        let told: Vec<usize> = (0..11).map(wholes).collect();
+        assert_eq!(told, [2, 2, 2, 2, 2, 0, 0, 0, 0, 2, 2]);
     }
 
     #[test]

@@ -777,6 +777,24 @@ fn a_reader_that_goes_away_is_no_failure() {
     assert_eq!(output.status.code(), Some(0));
 }
 
+/// Guards samples that a program without a standard output takes out of the guest and throws away.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_closed_stdout_keeps_what_was_sampled() {
+    let here = tempfile::tempdir().unwrap();
+    for (end, code) in [(">&-", 7), (">/dev/null", 0)] {
+        let peer = Peer::start(Script::default());
+        let line = format!("{PROGRAM} connect {} stop -o - {end}", peer.address);
+        let mut command = Command::new("sh");
+        command.args(["-c", &line]).current_dir(here.path()).env("TMPDIR", here.path());
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{end}: {stderr}");
+        assert_eq!(stderr.contains("the recording itself is in "), code == 7, "{end}: {stderr}");
+    }
+    assert_eq!(fs::read_dir(here.path()).unwrap().count(), 1);
+}
+
 /// Records until the signals end it; with `begin`, the shell's commands before.
 #[cfg(unix)]
 fn recorded_until(signals: &[&str], begin: &str, keeps_stderr: bool) -> (Option<i32>, String) {

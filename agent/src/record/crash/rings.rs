@@ -12,10 +12,10 @@ use crate::record::ring_answer::OVERHEAD;
 use crate::ring::{Reader, Ring, Rings, Run};
 
 /// The number of records in the first part; each following part may have twice as many, up to
-/// [`PART`]. So the first records come after few stacks. A part is short, because a crash may
-/// happen on a small stack.
+/// [`PART`]. So the first records come after few stacks. A part is short, because a lost line of
+/// the dump costs all of it, and because a crash may happen on a small stack.
 const FIRST_PART: u64 = 2;
-const PART: u64 = 128;
+const PART: u64 = 16;
 const PART_BYTES: usize = 480;
 
 const _: () = assert!(PART_BYTES + OVERHEAD <= FRAME, "a part fits a frame");
