@@ -312,16 +312,18 @@ fn what_is_missing_costs_what_it_held() {
     let crash = Crash::new(3);
     let lines = crash.lines();
     let count = lines.len() - REPEATED as usize;
+    let mut cost = 0;
     for lost in (20..count).step_by(count / 40) {
         let log: Vec<&str> =
             lines.iter().filter(|line| **line != lines[lost]).map(String::as_str).collect();
         let found = find(log.join("\n").as_bytes());
         assert!(found[0].missing.is_some(), "{lost}");
-        // A line has parts of two frames at most, each with up to 16 records, half of them marks,
-        // or with stacks of some more.
         let told = crash.told(&found[0]);
-        assert!(told.iter().all(|told| *told >= TICKS - 30), "{lost} of {count}: {told:?}");
+        assert!(told.iter().all(|told| *told >= TICKS - 64), "{lost} of {count}: {told:?}");
+        cost += told.len() * TICKS - told.iter().sum::<usize>();
     }
+    // A line has parts of two frames, each with up to 16 records, or with stacks of more.
+    assert!(cost < 600, "{cost}");
     let going_on: Vec<String> = Lines::of(&crash.going_on).map(|line| line.to_string()).collect();
     let found = find(going_on[..going_on.len() - REPEATED as usize - 50].join("\n").as_bytes());
     assert!(crash.told(&found[0])[1] > TICKS - 64);
