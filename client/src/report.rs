@@ -95,11 +95,13 @@ use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::sync::OnceLock;
 
+use flate2::Compression;
 use thiserror::Error;
 use unikprof_proto::caller_table::{Caller, Rule};
 
 use crate::caller_table::rules_of_frames;
 use crate::printable::Printable;
+use crate::profile::Sample;
 use crate::recording::Recording;
 use crate::symbols::{CodeError, FileId, MappedAddress, Symbolized, Symbolizer};
 use crate::timeline::{RecordingSpan, Timeline, Window};
@@ -107,6 +109,9 @@ use crate::units;
 use filter::Weights;
 pub(crate) use filter::without_sampler;
 use labels::Labels;
+
+/// Of the page and of JSON. Level 6 takes 2 to 8 times as long and saves 2 to 4 percent.
+const COMPRESSION: Compression = Compression::new(2);
 
 /// The default width of text reports.
 pub(crate) const DEFAULT_COLUMNS: usize = 120;
@@ -308,7 +313,7 @@ impl<'a> Report<'a> {
             // The front end rejects a profile without threads.
             Format::Firefox => profile.vcpus().is_empty() && profile.samples().is_empty(),
             // speedscope rejects a file without profiles.
-            Format::Svg | Format::Speedscope => self.weights.shown() == 0,
+            Format::Svg | Format::Speedscope => self.weights.shown == 0,
             _ => false,
         };
         match format {
@@ -400,6 +405,12 @@ impl<'a> Report<'a> {
         }
     }
 
+    /// The samples that the filters keep.
+    fn shown_samples(&self) -> impl Iterator<Item = &Sample> {
+        let samples = self.symbolized.profile().samples().iter();
+        samples.filter(|sample| self.weights.keeps(sample.node))
+    }
+
     /// Functions (or lines) by their own samples, most first.
     pub fn functions(&self) -> &FunctionTable {
         self.functions.get_or_init(|| FunctionTable::of(self))
@@ -415,7 +426,7 @@ impl<'a> Report<'a> {
 
     /// Warnings about the figures; each is one sentence.
     pub fn warnings(&self) -> Vec<String> {
-        warnings::of(self, self.functions())
+        warnings::of(self)
     }
 }
 

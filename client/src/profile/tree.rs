@@ -89,17 +89,18 @@ impl StackTree {
     }
 
     /// The node's item, or `None` for the root.
+    #[inline]
     pub(crate) fn item(&self, node: NodeId) -> Option<u32> {
         (node != NodeId::ROOT).then(|| self.nodes[node.index()].item)
     }
 
     /// The items from this node to the root's child: innermost first.
     pub fn path(&self, node: NodeId) -> impl Iterator<Item = u32> + '_ {
-        let mut at = node;
+        let mut at = node.0;
         std::iter::from_fn(move || {
-            let item = self.item(at)?;
-            at = NodeId(self.nodes[at.index()].parent);
-            Some(item)
+            let Node { parent, item } = self.nodes[at as usize];
+            let is_root = std::mem::replace(&mut at, parent) == 0;
+            (!is_root).then_some(item)
         })
     }
 
@@ -157,7 +158,7 @@ impl PartialEq for StackTree {
     }
 }
 
-/// The children of every node, in the order of an array: for walks from the root down.
+/// The children of nodes, in the order of an array: for walks from the root down.
 #[derive(Debug)]
 pub(crate) struct ChildLists {
     /// `children[first[n]..first[n + 1]]` are the children of node `n`.
@@ -166,17 +167,18 @@ pub(crate) struct ChildLists {
 }
 
 impl ChildLists {
-    /// Two passes over the tree; eight bytes a node.
-    pub(crate) fn of(tree: &StackTree) -> ChildLists {
+    /// The nodes that are `listed`. Two passes over the tree; eight bytes a node.
+    pub(crate) fn of(tree: &StackTree, listed: impl Fn(NodeId) -> bool) -> ChildLists {
         let mut first = vec![0_u32; tree.len() + 1];
-        for (_, parent, _) in tree.iter() {
+        let all = || tree.iter().filter(|(node, ..)| listed(*node));
+        for (_, parent, _) in all() {
             first[parent.index() + 1] += 1;
         }
         for at in 1..first.len() {
             first[at] += first[at - 1];
         }
-        let mut children = vec![NodeId::ROOT; tree.len() - 1];
-        for (node, parent, _) in tree.iter().rev() {
+        let mut children = vec![NodeId::ROOT; first[tree.len()] as usize];
+        for (node, parent, _) in all().rev() {
             let end = &mut first[parent.index() + 1];
             *end -= 1;
             children[*end as usize] = node;
@@ -188,6 +190,7 @@ impl ChildLists {
     }
 
     /// In the order of their numbers.
+    #[inline]
     pub(crate) fn of_node(&self, node: NodeId) -> &[NodeId] {
         &self.children[self.first[node.index()] as usize..self.first[node.index() + 1] as usize]
     }
@@ -236,7 +239,7 @@ mod tests {
         let b = tree.child(NodeId::ROOT, 2).unwrap();
         let c = tree.child(a, 3).unwrap();
         let d = tree.child(a, 4).unwrap();
-        let lists = ChildLists::of(&tree);
+        let lists = ChildLists::of(&tree, |_| true);
         assert_eq!(lists.of_node(NodeId::ROOT), [a, b]);
         assert_eq!(lists.of_node(a), [c, d]);
         assert!(lists.of_node(b).is_empty() && lists.of_node(d).is_empty());

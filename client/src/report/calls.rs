@@ -309,10 +309,7 @@ impl Tree {
         let mut tree = StackTree::new();
         let mut counts: Vec<(NodeId, u64, bool)> = Vec::new();
         let mut labels = Vec::new();
-        for sample in profile.samples() {
-            if !report.weights.keeps(sample.node) {
-                continue;
-            }
+        for sample in report.shown_samples() {
             labels.clear();
             let frames = profile.stack(sample.node);
             labels.extend(frames.flat_map(|frame| report.labels.of_frame(frame)));
@@ -367,7 +364,7 @@ impl Tree {
             unplaced: Unplaced::of(profile),
         };
         let share = |node: NodeId| all.share(self.totals[node.index()], self.late[node.index()]);
-        let children = crate::profile::ChildLists::of(&self.tree);
+        let children = crate::profile::ChildLists::of(&self.tree, |_| true);
         let mut open = vec![(NodeId::ROOT, 0)];
         let mut rows = Vec::new();
         while let Some((node, depth)) = open.pop() {

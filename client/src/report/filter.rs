@@ -1,50 +1,29 @@
-//! Selects the stacks that are shown, and computes the weight of each node of their tree.
+//! Selects the stacks that are shown.
 
-use crate::profile::{FrameId, Mode, NodeId, Profile, Sample};
+use crate::profile::{FrameId, Mode, NodeId, Profile};
 use crate::symbols::{Function, FunctionKind, Symbol, Symbolized};
 
 use super::heap::without_allocator;
 use super::{FunctionName, ReportOptions};
 
-/// The samples below each node, as far as the filters keep them.
+/// What the filters keep.
 #[derive(Debug)]
 pub(super) struct Weights {
-    /// By node: the samples of stacks that end here or deeper.
-    totals: Vec<u64>,
     /// By node: whether a stack that ends here is shown; `None` where all are.
     kept: Option<Vec<bool>>,
+    /// The samples that are shown.
+    pub(super) shown: u64,
     /// All samples, also those the filters drop.
     pub(super) recorded: u64,
 }
 
 impl Weights {
     pub(super) fn of(symbolized: &Symbolized<'_>, options: &ReportOptions) -> Weights {
-        Weights::of_some(symbolized, options, |_| true)
-    }
-
-    /// As [`Weights::of`], for some of the samples.
-    pub(super) fn of_some(
-        symbolized: &Symbolized<'_>,
-        options: &ReportOptions,
-        is_meant: impl Fn(&Sample) -> bool,
-    ) -> Weights {
         let profile = symbolized.profile();
-        let tree = profile.tree();
-        let kept = kept_nodes(symbolized, options);
-        let mut weights =
-            Weights { totals: vec![0; tree.len()], kept, recorded: profile.sample_count() };
-        for sample in profile.samples() {
-            if is_meant(sample) && weights.keeps(sample.node) {
-                let total = &mut weights.totals[sample.node.index()];
-                *total = total.saturating_add(sample.count);
-            }
-        }
-        // Children come after their parents: from the back, each is complete when it is added.
-        for (node, parent, _) in tree.iter().rev() {
-            let below = weights.totals[node.index()];
-            let total = &mut weights.totals[parent.index()];
-            *total = total.saturating_add(below);
-        }
+        let recorded = profile.sample_count();
+        let mut weights = Weights { kept: kept_nodes(symbolized, options), shown: 0, recorded };
+        let shown = profile.samples().iter().filter(|sample| weights.keeps(sample.node));
+        weights.shown = shown.fold(0, |sum, sample| sum.saturating_add(sample.count));
         weights
     }
 
@@ -52,16 +31,6 @@ impl Weights {
     pub(super) fn keeps(&self, stack: NodeId) -> bool {
         let kept = self.kept.as_ref();
         kept.is_none_or(|kept| kept[stack.index()])
-    }
-
-    /// The samples of stacks that go through this node or end there.
-    pub(super) fn total(&self, node: NodeId) -> u64 {
-        self.totals[node.index()]
-    }
-
-    /// The samples that are shown.
-    pub(super) fn shown(&self) -> u64 {
-        self.total(NodeId::ROOT)
     }
 }
 

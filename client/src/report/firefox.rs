@@ -6,28 +6,26 @@
 //! was counted, and the track's name says so. The categories tell apart what ran, what was blocked
 //! and what was stolen. The accounting and the warnings are in the profile's information.
 //!
-//! `fxprof-processed-profile` makes the file. Its frames have no files and lines and no inlined
-//! functions at an address, so `tables` replaces the tables of frames and functions.
+//! `fxprof-processed-profile` makes the file but for the samples, their stacks and what these refer
+//! to, which `tables` writes: the library's frames have no files and lines and no inlined functions
+//! at an address, and its stacks take many times the memory.
 
 mod marker;
 mod tables;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io::{self, Write};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, BufWriter, Write};
 
-use flate2::Compression;
 use flate2::GzBuilder;
 use fxprof_processed_profile as fx;
 use serde_json::{Value, json};
 
-use super::filter::shown_symbols;
 use super::moments::{Counted, Moment, Moments, UNTIMED};
-use super::{Report, ReportError, text, title};
-use crate::profile::{Frame, FrameId, NodeId, SpecialFrame, Unit};
+use super::{COMPRESSION, Report, ReportError, text, title};
+use crate::profile::{NodeId, SpecialFrame, Unit};
 use crate::symbols::{FunctionKind, Symbol};
 use crate::timeline::Window;
 use marker::Markers;
-use tables::Places;
 pub(crate) use tables::library_key;
 
 /// The categories of samples and markers.
@@ -50,12 +48,24 @@ impl Categories {
             guest: profile.add_category("Guest's events", fx::CategoryColor::Green),
         }
     }
+
+    /// Of code that runs.
+    fn of(&self, report: &Report<'_>, symbol: &Symbol) -> fx::CategoryHandle {
+        match report.symbolized.function(symbol.function).kind {
+            FunctionKind::Named | FunctionKind::Address => self.running,
+            FunctionKind::Agent | FunctionKind::Special(SpecialFrame::AgentWork) => self.agent,
+            FunctionKind::Special(SpecialFrame::Blocked) => self.blocked,
+            FunctionKind::Special(_) => fx::CategoryHandle::OTHER,
+        }
+    }
 }
 
 pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> Result<(), ReportError> {
     // No time and no name in the header: equal profiles are equal files.
-    let mut gzip = GzBuilder::new().write(out, Compression::default());
-    write_json(report, &mut gzip)?;
+    let gzip = GzBuilder::new().write(out, COMPRESSION);
+    let mut buffer = BufWriter::with_capacity(1 << 16, gzip);
+    write_json(report, &mut buffer)?;
+    let gzip = buffer.into_inner().map_err(io::IntoInnerError::into_error)?;
     gzip.finish()?.flush()?;
     Ok(())
 }
@@ -77,10 +87,9 @@ fn write_json(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
     );
     profile.set_symbolicated(true);
     let categories = Categories::add_to(&mut profile);
-    let places = Places::of(report, &mut profile);
-    let moments = Moments::of(report).map_err(io::Error::other)?;
+    let moments = Moments::of(report);
     let window = window.unwrap_or(Window::new(0, info.elapsed_ns));
-    let mut tracks = Tracks::new(report, profile, categories, &places, window, &moments);
+    let mut tracks = Tracks::new(report, profile, window, &moments);
     for moment in moments.timed.iter().flat_map(parts) {
         let since_ns = moment.at_ns.saturating_sub(window.from_ns);
         tracks.add((moment.vcpu, false), &moment, since_ns);
@@ -105,7 +114,8 @@ fn write_json(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
         ("profilingStartTime", json!(0)),
         ("profilingEndTime", json!(end_ns as f64 / 1e6)),
     ];
-    tables::write(report, &tracks.profile, &places, &tracks.weights, &meta, out)
+    let Tracks { profile, samples, .. } = tracks;
+    tables::write(report, &profile, categories, samples, &meta, out)
 }
 
 /// The longest part of a wait that is one sample: the front end shows a sample's whole weight at one
@@ -151,12 +161,16 @@ struct Tracks<'r> {
     profile: fx::Profile,
     process: fx::ProcessHandle,
     threads: BTreeMap<Track, fx::ThreadHandle>,
-    categories: Categories,
-    places: &'r Places,
-    /// In the order of the samples: what they count, in the mode's unit.
-    weights: BTreeMap<Track, Vec<u64>>,
-    /// By thread, and whether it waits there.
-    stacks: HashMap<(Track, NodeId, bool), Option<fx::StackHandle>>,
+    samples: BTreeMap<Track, Vec<Sample>>,
+}
+
+/// A sample of a thread.
+struct Sample {
+    since_ns: u64,
+    stack: NodeId,
+    /// In the mode's unit.
+    count: u64,
+    is_wait: bool,
 }
 
 /// A vCPU, and whether its samples have no times.
@@ -166,8 +180,6 @@ impl<'r> Tracks<'r> {
     fn new(
         report: &'r Report<'r>,
         mut profile: fx::Profile,
-        categories: Categories,
-        places: &'r Places,
         window: Window,
         moments: &Moments,
     ) -> Tracks<'r> {
@@ -196,30 +208,14 @@ impl<'r> Tracks<'r> {
             profile.set_thread_name(thread, &format!("vCPU {vcpu}{order}"));
             profile.set_thread_end_time(thread, end);
             profile.set_thread_show_markers_in_timeline(thread, true);
-            let weight = match info.recording().unit() {
-                Unit::Nanoseconds => Some(fx::WeightType::TracingMs),
-                Unit::Bytes => Some(fx::WeightType::Bytes),
-                Unit::Samples | Unit::Objects => None,
-            };
-            if let Some(weight) = weight {
-                profile.set_thread_samples_weight_type(thread, weight);
-            }
             profile.add_initial_visible_thread(thread);
             threads.insert((vcpu, is_untimed), thread);
         }
         if let Some(first) = threads.values().next() {
             profile.add_initial_selected_thread(*first);
         }
-        Tracks {
-            report,
-            profile,
-            process,
-            weights: threads.keys().map(|track| (*track, Vec::new())).collect(),
-            threads,
-            categories,
-            places,
-            stacks: HashMap::new(),
-        }
+        let samples = threads.keys().map(|track| (*track, Vec::new())).collect();
+        Tracks { report, profile, process, threads, samples }
     }
 
     /// Stacks without times: one after the other. Returns when the last one ends, in ns.
@@ -247,71 +243,9 @@ impl<'r> Tracks<'r> {
     }
 
     fn add(&mut self, track: Track, moment: &Moment, since_ns: u64) {
-        let Some(&thread) = self.threads.get(&track) else {
-            return;
-        };
-        let is_blocked = moment.wait_ns.is_some();
-        let stack = self.stack(thread, track, moment.stack, is_blocked);
-        let profile = self.report.symbolized.profile();
-        let leaf = profile.tree().item(moment.stack);
-        let leaf = leaf.map(|frame| profile.frame(FrameId(frame)));
-        // A wait without times is known by its frame. Any other sample stands for so much running
-        // time.
-        let waits = is_blocked || leaf == Some(Frame::Special(SpecialFrame::Blocked));
-        let period_ns = profile.recording().period_ns;
-        let ran_ns = if waits { 0 } else { period_ns.saturating_mul(moment.count) };
-        let at = fx::Timestamp::from_nanos_since_reference(since_ns);
-        // The weight is replaced by one that may be larger, or a part of a millisecond.
-        self.profile.add_sample(thread, at, stack, fx::CpuDelta::from_nanos(ran_ns), 1);
-        let weights = self.weights.entry(track).or_default();
-        weights.push(moment.count);
-    }
-
-    fn stack(
-        &mut self,
-        thread: fx::ThreadHandle,
-        track: Track,
-        node: NodeId,
-        is_blocked: bool,
-    ) -> Option<fx::StackHandle> {
-        if let Some(known) = self.stacks.get(&(track, node, is_blocked)) {
-            return *known;
-        }
-        let report = self.report;
-        let mut frames: Vec<_> = report.symbolized.profile().stack(node).collect();
-        frames.reverse();
-        let mut stack = None;
-        for (at, frame) in frames.iter().enumerate() {
-            let symbols = shown_symbols(report.symbolized.frame(*frame), &report.options);
-            for (place, symbol) in self.places.of_frame(*frame).zip(symbols.iter().rev()) {
-                let category = if is_blocked && at + 1 == frames.len() {
-                    self.categories.blocked
-                } else {
-                    self.category(symbol)
-                };
-                let handle = self.profile.intern_frame(
-                    thread,
-                    fx::FrameInfo {
-                        frame: self.places.frame(place),
-                        category_pair: category.into(),
-                        flags: fx::FrameFlags::empty(),
-                    },
-                );
-                stack = Some(self.profile.intern_stack(thread, stack, handle));
-            }
-        }
-        self.stacks.insert((track, node, is_blocked), stack);
-        stack
-    }
-
-    fn category(&self, symbol: &Symbol) -> fx::CategoryHandle {
-        match self.report.symbolized.function(symbol.function).kind {
-            FunctionKind::Named | FunctionKind::Address => self.categories.running,
-            FunctionKind::Agent | FunctionKind::Special(SpecialFrame::AgentWork) => {
-                self.categories.agent
-            }
-            FunctionKind::Special(SpecialFrame::Blocked) => self.categories.blocked,
-            FunctionKind::Special(_) => fx::CategoryHandle::OTHER,
+        let Moment { stack, count, wait_ns, .. } = *moment;
+        if let Some(samples) = self.samples.get_mut(&track) {
+            samples.push(Sample { since_ns, stack, count, is_wait: wait_ns.is_some() });
         }
     }
 }

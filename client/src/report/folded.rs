@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use super::Report;
-use super::filter::Weights;
 use super::labels::{LabelId, Labels};
-use super::merged::{Visitor, walk, walk_some};
+use super::merged::{Merged, Visitor};
 use crate::printable::Printable;
 use crate::profile::{Profile, Sample};
 
@@ -20,7 +19,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         result: Ok(()),
     };
     if !report.options.labels {
-        walk(report, 1, &mut lines);
+        Merged::of(report).walk(1, &mut lines);
         return lines.result;
     }
     let profile = report.symbolized.profile();
@@ -31,9 +30,9 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     let labelled: BTreeSet<(u32, Option<&str>)> = profile.samples().iter().map(named).collect();
     for (vcpu, span) in labelled {
         lines.path = label_frames(profile, vcpu, span);
-        let is_meant = |sample: &Sample| named(sample) == (vcpu, span);
-        let weights = Weights::of_some(report.symbolized, &report.options, is_meant);
-        walk_some(report, &weights, 1, &mut lines);
+        let is_meant = |sample: &&Sample| named(sample) == (vcpu, span);
+        let samples = report.shown_samples().filter(is_meant);
+        Merged::of_samples(report, samples).walk(1, &mut lines);
     }
     lines.result
 }
@@ -95,9 +94,6 @@ impl<W: Write> Visitor for Lines<'_, W> {
             self.result = writeln!(self.out, "{} {own}", self.path);
         }
     }
-
-    /// Only stacks without samples are.
-    fn skipped(&mut self, _total: u64) {}
 
     fn leave(&mut self, _label: LabelId) {
         let length = self.lengths.pop().unwrap_or(0);

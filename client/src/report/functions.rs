@@ -4,14 +4,13 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use crate::profile::{FrameId, Interval, SpecialFrame, Unit};
-use crate::symbols::{FileId, FunctionId, FunctionKind, Symbolized};
+use crate::symbols::{FileId, FunctionId, FunctionKind};
 
-use super::filter::{Weights, shown_symbols};
+use super::Report;
+use super::filter::shown_symbols;
 use super::heap::{HeapTable, RowAmounts};
 use super::labels::LabelId;
-use super::merged::{Visitor, walk};
 use super::uncertainty::{LongRun, Of, Recorded, Unplaced, clustered, late_samples};
-use super::{Report, ReportOptions};
 
 /// How many rows of each order are looked at for [bursts](FunctionTable::long_run).
 const RANKED_ROWS: usize = 5;
@@ -74,13 +73,9 @@ pub struct FunctionRow {
 
 impl FunctionTable {
     pub(super) fn of(report: &Report<'_>) -> FunctionTable {
-        let mut sums = Sums { by_label: vec![Sum::default(); report.labels.all().len()], depth: 0 };
-        walk(report, 1, &mut sums);
-        let hottest = if report.options.lines {
-            HashMap::new()
-        } else {
-            hottest_lines(report.symbolized, &report.weights, &report.options)
-        };
+        let (sums, by_frame) = sums(report);
+        let hottest =
+            if report.options.lines { HashMap::new() } else { hottest_lines(report, by_frame) };
         let recorded = report.weights.recorded;
         let unit = report.symbolized.profile().recording().unit();
         let unplaced = Unplaced::of(report.symbolized.profile());
@@ -92,7 +87,6 @@ impl FunctionTable {
         let all = Recorded { count: recorded, unit, unplaced };
         let late = |label: usize| late.get(&(label as LabelId)).copied().unwrap_or(0);
         let mut rows: Vec<(LabelId, FunctionRow)> = sums
-            .by_label
             .iter()
             .zip(report.labels.all())
             .enumerate()
@@ -134,10 +128,10 @@ impl FunctionTable {
         let incomplete = rows.iter().filter(is_incomplete).map(|(_, row)| row.total);
         let incomplete = incomplete.fold(0, u64::saturating_add);
         FunctionTable {
-            whole: report.weights.shown().saturating_sub(incomplete),
+            whole: report.weights.shown.saturating_sub(incomplete),
             long_run: clustered(report, &all, &asked),
             rows: rows.into_iter().map(|(_, row)| row).collect(),
-            shown: report.weights.shown(),
+            shown: report.weights.shown,
             recorded,
             unit,
             unplaced: unplaced.map_or(0, |unplaced| unplaced.count()),
@@ -174,59 +168,56 @@ impl FunctionTable {
 struct Sum {
     own: u64,
     total: u64,
-    /// How often the function is on the way to where the walk is.
-    active: u32,
+    /// The number of the last stack it is in, from 1.
+    stack: u32,
     /// Sum over the total of how many functions are above it.
     depth: u128,
 }
 
-struct Sums {
-    by_label: Vec<Sum>,
-    depth: u64,
+/// By label, a function's samples: it counts once a stack, and where it is outermost. By frame, the
+/// samples that end there and those that go through it.
+fn sums(report: &Report<'_>) -> (Vec<Sum>, Vec<(u64, u64)>) {
+    let profile = report.symbolized.profile();
+    let mut sums = vec![Sum::default(); report.labels.all().len()];
+    let [mut ends, mut passes] = [0; 2].map(|none| vec![none; profile.frames().len()]);
+    let mut path = Vec::new();
+    for (sample, stack) in report.shown_samples().zip(1..) {
+        path.clear();
+        for frame in profile.stack(sample.node) {
+            if path.is_empty() {
+                add(&mut ends[frame.index()], sample.count);
+            }
+            add(&mut passes[frame.index()], sample.count);
+            path.extend_from_slice(report.labels.of_frame(frame));
+        }
+        if let Some(innermost) = path.first() {
+            add(&mut sums[*innermost as usize].own, sample.count);
+        }
+        for (label, depth) in path.iter().rev().zip(0..) {
+            let sum = &mut sums[*label as usize];
+            if sum.stack != stack {
+                sum.stack = stack;
+                add(&mut sum.total, sample.count);
+                sum.depth += u128::from(sample.count) * depth;
+            }
+        }
+    }
+    (sums, ends.into_iter().zip(passes).collect())
 }
 
-impl Visitor for Sums {
-    fn enter(&mut self, label: LabelId, own: u64, total: u64) {
-        let sum = &mut self.by_label[label as usize];
-        sum.own = sum.own.saturating_add(own);
-        if sum.active == 0 {
-            sum.total = sum.total.saturating_add(total);
-            sum.depth += u128::from(total) * u128::from(self.depth);
-        }
-        sum.active += 1;
-        self.depth += 1;
-    }
-
-    fn skipped(&mut self, _total: u64) {}
-
-    fn leave(&mut self, label: LabelId) {
-        self.by_label[label as usize].active -= 1;
-        self.depth -= 1;
-    }
+fn add(sum: &mut u64, count: u64) {
+    *sum = sum.saturating_add(count);
 }
 
 /// Of each function, the line with the most samples of its own, or else with the most of all.
 fn hottest_lines(
-    symbolized: &Symbolized<'_>,
-    weights: &Weights,
-    options: &ReportOptions,
+    report: &Report<'_>,
+    by_frame: Vec<(u64, u64)>,
 ) -> HashMap<FunctionId, (FileId, u32)> {
-    let profile = symbolized.profile();
-    let tree = profile.tree();
-    let mut by_frame = vec![(0_u64, 0_u64); profile.frames().len()];
-    for sample in profile.samples().iter().filter(|sample| weights.keeps(sample.node)) {
-        if let Some(frame) = tree.item(sample.node) {
-            let own = &mut by_frame[frame as usize].0;
-            *own = own.saturating_add(sample.count);
-        }
-    }
-    for (node, _, frame) in tree.iter() {
-        let total = &mut by_frame[frame as usize].1;
-        *total = total.saturating_add(weights.total(node));
-    }
     let mut by_line: HashMap<(FunctionId, FileId, u32), (u64, u64)> = HashMap::new();
     for (at, (own, total)) in by_frame.into_iter().enumerate() {
-        let symbols = shown_symbols(symbolized.frame(FrameId(at as u32)), options);
+        let symbols = report.symbolized.frame(FrameId(at as u32));
+        let symbols = shown_symbols(symbols, &report.options);
         for (depth, symbol) in symbols.iter().enumerate() {
             if let Some((file, line)) = symbol.file.zip(symbol.line) {
                 let sum = by_line.entry((symbol.function, file, line)).or_default();

@@ -247,7 +247,7 @@ pub(super) fn document<'r>(
         calls: report.calls.as_ref().map(|calls| calls.json(report)),
         annotation: report.annotation.as_ref().map(|found| found.json(report)),
         analysis,
-        warnings: warnings::of(report, table),
+        warnings: warnings::of(report),
         window: recording.ring.as_ref(),
         spans: time.spans,
         values: time.values,

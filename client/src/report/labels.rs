@@ -27,9 +27,9 @@ pub(super) type LabelId = u32;
 #[derive(Debug)]
 pub(super) struct Labels {
     all: Vec<Label>,
-    /// `of_frames[ends[f - 1]..ends[f]]` are the labels of frame `f`, innermost first.
+    /// `of_frames[first[f]..first[f + 1]]` are the labels of frame `f`, innermost first.
     of_frames: Vec<LabelId>,
-    ends: Vec<u32>,
+    first: Vec<u32>,
 }
 
 impl Labels {
@@ -37,7 +37,7 @@ impl Labels {
         let mut all: Vec<Label> = Vec::new();
         let mut known = HashMap::new();
         let mut of_frames = Vec::new();
-        let mut ends = Vec::new();
+        let mut first = vec![0];
         for frame in symbolized.profile().frame_ids() {
             for symbol in shown_symbols(symbolized.frame(frame), options) {
                 let line = options.lines.then(|| symbol.file.zip(symbol.line)).flatten();
@@ -60,7 +60,7 @@ impl Labels {
                 });
                 of_frames.push(id);
             }
-            ends.push(of_frames.len() as u32);
+            first.push(of_frames.len() as u32);
         }
         let mut order: Vec<usize> = (0..all.len()).collect();
         // Equal names of different images keep an order as well.
@@ -74,7 +74,7 @@ impl Labels {
         let of_frames = of_frames.into_iter().map(|label: usize| rank[label]).collect();
         let mut ranked: Vec<(LabelId, Label)> = rank.into_iter().zip(all).collect();
         ranked.sort_by_key(|(rank, _)| *rank);
-        Labels { all: ranked.into_iter().map(|(_, label)| label).collect(), of_frames, ends }
+        Labels { all: ranked.into_iter().map(|(_, label)| label).collect(), of_frames, first }
     }
 
     pub(super) fn all(&self) -> &[Label] {
@@ -82,9 +82,9 @@ impl Labels {
     }
 
     /// The labels of a frame, innermost first; at least one.
+    #[inline]
     pub(super) fn of_frame(&self, frame: FrameId) -> &[LabelId] {
-        let end = self.ends[frame.index()] as usize;
-        let start = frame.index().checked_sub(1).map_or(0, |before| self.ends[before] as usize);
+        let [start, end] = [0, 1].map(|after| self.first[frame.index() + after] as usize);
         &self.of_frames[start..end]
     }
 }

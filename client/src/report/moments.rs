@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::page::Stacks;
 use super::{Report, TimelineView};
-use crate::profile::{NodeId, TooManyStacks};
+use crate::profile::NodeId;
 use crate::timeline::{Outcome, SpanOf, Tick};
 
 /// A sample or a wait that a report shows.
@@ -44,10 +44,9 @@ pub(super) struct Moments {
 }
 
 impl Moments {
-    pub(super) fn of(report: &Report<'_>) -> Result<Moments, TooManyStacks> {
+    pub(super) fn of(report: &Report<'_>) -> Moments {
         let mut left: HashMap<(u32, NodeId), u64> = HashMap::new();
-        let samples = report.symbolized.profile().samples().iter();
-        for sample in samples.filter(|sample| report.weights.keeps(sample.node)) {
+        for sample in report.shown_samples() {
             let sum = left.entry((sample.vcpu, sample.node)).or_default();
             *sum = sum.saturating_add(sample.count);
         }
@@ -56,7 +55,7 @@ impl Moments {
             None => Vec::new(),
         };
         left.retain(|_, count| *count != 0);
-        Ok(Moments { timed, untimed: by_name(report, left)? })
+        Moments { timed, untimed: by_name(report, left) }
     }
 }
 
@@ -85,22 +84,19 @@ fn timed(
 }
 
 /// By vCPU, stacks in the order of their functions' names from the root on.
-fn by_name(
-    report: &Report<'_>,
-    counted: HashMap<(u32, NodeId), u64>,
-) -> Result<BTreeMap<u32, Counted>, TooManyStacks> {
+fn by_name(report: &Report<'_>, counted: HashMap<(u32, NodeId), u64>) -> BTreeMap<u32, Counted> {
     let mut by_vcpu: BTreeMap<u32, Counted> = BTreeMap::new();
     if counted.is_empty() {
-        return Ok(by_vcpu);
+        return by_vcpu;
     }
     for ((vcpu, node), count) in counted {
         by_vcpu.entry(vcpu).or_default().push((node, count));
     }
-    let order = Stacks::of(report)?;
+    let order = Stacks::of(report, |_, _, _| {});
     for stacks in by_vcpu.values_mut() {
         stacks.sort_unstable_by_key(|(node, _)| (order.node(*node), *node));
     }
-    Ok(by_vcpu)
+    by_vcpu
 }
 
 #[cfg(test)]
@@ -169,10 +165,10 @@ pub(super) mod tests {
 
     fn moments_of(mode: Mode, counts: [u64; 2], records: &[Record], ring: Ring) -> Moments {
         with_ring(mode, counts, records, ring, |report| {
-            let moments = Moments::of(report).unwrap();
+            let moments = Moments::of(report);
             let timed = moments.timed.iter().map(|moment| moment.count);
             let untimed = moments.untimed.values().flatten().map(|(_, count)| *count);
-            assert_eq!(timed.chain(untimed).sum::<u64>(), report.weights.shown());
+            assert_eq!(timed.chain(untimed).sum::<u64>(), report.weights.shown);
             moments
         })
     }

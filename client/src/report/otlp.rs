@@ -55,7 +55,7 @@ fn encoded(
     let recording = profile.recording();
     let mut tables = Tables::new(report);
     let (value_type, each) = tables.value_type()?;
-    let moments = Moments::of(report).map_err(io::Error::other)?;
+    let moments = Moments::of(report);
     let view = report.view.as_ref();
     let clock = view.map(|view| view.timeline.wall_clock());
     let unix_ns = |at_ns| clock.as_ref().and_then(|clock| clock.unix_ns(at_ns));
@@ -432,7 +432,7 @@ mod tests {
             assert_eq!((text(of.type_strindex), text(of.unit_strindex)), ("cpu", "nanoseconds"));
             let recording = report.symbolized.profile().recording();
             let sum: i64 = profile.samples.iter().flat_map(|s| &s.values).sum();
-            assert_eq!(sum as u64, report.weights.shown() * recording.period_ns);
+            assert_eq!(sum as u64, report.weights.shown * recording.period_ns);
             let inlined = [
                 "parse::<[u8; 4]> src/parse.rs:7",
                 "mycrate::packet::next src/packet.rs:99",

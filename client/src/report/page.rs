@@ -21,7 +21,6 @@ use std::io::{self, Write};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use base64::write::EncoderWriter;
-use flate2::Compression;
 use flate2::write::GzEncoder;
 use indexmap::IndexSet;
 use serde::Serialize;
@@ -29,11 +28,11 @@ use sha2::{Digest as _, Sha256};
 
 use super::analysis::Analysis;
 use super::json;
-use super::{Report, TimelineView};
+use super::{COMPRESSION, Report, TimelineView};
 use crate::timeline::{Nesting, Outcome, Ring, Timeline, What};
 use crate::units::date;
 pub(crate) use columns::Columns;
-use columns::zigzag;
+use columns::{Column, zigzag};
 use recordings::{RecordingHead, Shown, shown};
 pub(super) use stacks::Stacks;
 
@@ -102,7 +101,7 @@ pub(crate) fn write_page(
     write!(out, "{}{body}", until("{body}")?)?;
     out.write_all(until("{data}")?.as_bytes())?;
     let mut base64 = EncoderWriter::new(&mut *out, &BASE64_STANDARD);
-    let mut gzip = GzEncoder::new(&mut base64, Compression::default());
+    let mut gzip = GzEncoder::new(&mut base64, COMPRESSION);
     write_data(&mut gzip)?;
     gzip.finish()?;
     base64.finish()?;
@@ -214,10 +213,15 @@ struct RingHead {
 fn write_report(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     let mut columns = Columns::default();
     let mut names = IndexSet::new();
-    let stacks = Stacks::of(report).map_err(io::Error::other)?;
-    columns.add("node_depth", stacks.nodes().map(|(depth, ..)| depth.into()));
-    columns.add("node_label", stacks.nodes().map(|(_, label, _)| label.into()));
-    columns.add("node_way", stacks.nodes().map(|(.., way)| way as u64));
+    let [mut depths, mut labels_of, mut ways] = <[Column; 3]>::default();
+    let stacks = Stacks::of(report, |depth, label, way| {
+        depths.push(depth.into());
+        labels_of.push(label.into());
+        ways.push(way as u64);
+    });
+    columns.push("node_depth", depths);
+    columns.push("node_label", labels_of);
+    columns.push("node_way", ways);
     let profile = report.symbolized.profile();
     let spans = profile.span_names().iter();
     let spans: Vec<u64> = spans.map(|name| index(&mut names, name.clone())).collect();

@@ -14,7 +14,7 @@ use super::moments::{Counted, Moments, UNTIMED};
 use super::script::root_first;
 use super::{Report, ReportError, title};
 use crate::printable::Printable;
-use crate::profile::{NodeId, TooManyStacks, Unit};
+use crate::profile::{NodeId, Unit};
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
@@ -24,7 +24,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> Result<(), Rep
         exporter: format!("unikprof {}", env!("CARGO_PKG_VERSION")),
         name: title(report),
         shared: Shared { frames: frames(report) },
-        profiles: profiles(report).map_err(io::Error::other)?,
+        profiles: profiles(report),
     };
     serde_json::to_writer(out, &file).map_err(io::Error::from)?;
     Ok(())
@@ -93,8 +93,8 @@ impl Serialize for Paths<'_> {
     }
 }
 
-fn profiles<'r>(report: &'r Report<'r>) -> Result<Vec<Sampled<'r>>, TooManyStacks> {
-    let moments = Moments::of(report)?;
+fn profiles<'r>(report: &'r Report<'r>) -> Vec<Sampled<'r>> {
+    let moments = Moments::of(report);
     // By vCPU, what has times first.
     let mut counted: BTreeMap<(u32, bool), Counted> = BTreeMap::new();
     for moment in moments.timed.iter().filter(|moment| moment.count != 0) {
@@ -129,5 +129,5 @@ fn profiles<'r>(report: &'r Report<'r>) -> Result<Vec<Sampled<'r>>, TooManyStack
             weights,
         }
     };
-    Ok(counted.into_iter().map(profile).collect())
+    counted.into_iter().map(profile).collect()
 }

@@ -14,7 +14,7 @@ use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
 
 use super::folded::foldable_names;
 use super::labels::LabelId;
-use super::merged::{Visitor, walk};
+use super::merged::{Merged, Visitor};
 use super::palette::Palette;
 use super::units::{amount, amount_with_unit, duration, grouped, share, size};
 use super::{Report, ReportError, title};
@@ -33,10 +33,11 @@ pub(crate) const LEAST_SHARE: f64 = LEAST_PIXELS / WIDTH;
 const LEAST_ROW_SHARE: f64 = 0.02;
 
 pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> Result<(), ReportError> {
-    let shown = report.weights.shown();
+    let shown = report.weights.shown;
     let least = (shown as f64 * LEAST_SHARE).ceil() as u64;
+    let merged = Merged::of(report);
     let mut rows = Rows::default();
-    walk(report, least, &mut rows);
+    merged.walk(least, &mut rows);
     let mut lines = Lines {
         names: foldable_names(&report.labels),
         drawn: vec![false; report.labels.all().len()],
@@ -50,7 +51,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> Result<(), Rep
         merged: BTreeSet::new(),
         lines: Vec::new(),
     };
-    walk(report, least, &mut lines);
+    merged.walk(least, &mut lines);
     lines.end();
     lines.lines.sort_unstable();
 
@@ -99,7 +100,7 @@ fn subtitle(report: &Report<'_>, deeper: u64) -> String {
     let recording = profile.recording();
     let counters = profile.counters();
     let unit = recording.unit();
-    let mut parts = vec![match report.weights.shown() {
+    let mut parts = vec![match report.weights.shown {
         shown if shown == report.weights.recorded => amount_with_unit(shown, unit),
         shown => format!(
             "{} of {} ({})",
@@ -143,7 +144,7 @@ fn subtitle(report: &Report<'_>, deeper: u64) -> String {
         }
     }
     if deeper != 0 {
-        let part = share(deeper, report.weights.shown());
+        let part = share(deeper, report.weights.shown);
         parts.push(format!("{part} end in functions too narrow to draw"));
     }
     parts.join(" · ")
@@ -176,8 +177,6 @@ impl Visitor for Rows {
         *samples = samples.saturating_add(total);
         self.row += 1;
     }
-
-    fn skipped(&mut self, _total: u64) {}
 
     fn leave(&mut self, _label: LabelId) {
         self.row -= 1;

@@ -96,7 +96,7 @@ pub(super) fn write(report: &Report<'_>, accounting: bool, out: &mut impl Write)
         }
         write_functions(report, table, &analysis, out)?;
     }
-    let mut all = warnings::of(report, table);
+    let mut all = warnings::of(report);
     all.retain(|warning| accounting || Some(warning) != report.told.as_ref());
     if accounting || seconds.is_some() {
         write_events(report, out)?;

@@ -23,8 +23,8 @@ const MISSING_NOISE: u64 = 100;
 /// A share of the wanted time from which on steal is worth a word.
 pub(crate) const STOLEN: f64 = 0.1;
 
-/// The recording's own warnings, then the names', then what the counters and the table show.
-pub(super) fn of(report: &Report<'_>, table: &FunctionTable) -> Vec<String> {
+/// The recording's own warnings, then the names', then what the counters and the samples show.
+pub(super) fn of(report: &Report<'_>) -> Vec<String> {
     let profile = report.symbolized.profile();
     let recording = profile.recording();
     let mut all: Vec<String> =
@@ -57,7 +57,7 @@ pub(super) fn of(report: &Report<'_>, table: &FunctionTable) -> Vec<String> {
                 .to_owned(),
         );
     }
-    from_table(report, table, &mut all);
+    from_samples(report, &mut all);
     all
 }
 
@@ -206,14 +206,14 @@ pub(crate) fn about_long_run(table: &FunctionTable) -> Option<String> {
     ))
 }
 
-fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>) {
-    if table.recorded == 0 {
-        let recording = report.symbolized.profile().recording();
+fn from_samples(report: &Report<'_>, all: &mut Vec<String>) {
+    let recording = report.symbolized.profile().recording();
+    if report.weights.recorded == 0 {
         if recording.is_incomplete {
             return;
         }
         let is_inside = recording.inside().is_some();
-        let none = match table.unit {
+        let none = match recording.unit() {
             Unit::Samples if is_inside => {
                 "no samples: none is known to be of these spans".to_owned()
             }

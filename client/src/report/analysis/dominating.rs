@@ -88,9 +88,18 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
 fn with_callees<'r>(subject: &Subject<'r>) -> Option<(&'r FunctionRow, Vec<LabelId>)> {
     let table = subject.table();
     let all = subject.report.labels.all();
-    let is_own = |label: LabelId| is_own(subject, all[label as usize].function);
     let least = table.recorded as f64 * HALF;
-    let (label, chain) = Calls::of(subject, least).dominating(least, table.whole, is_own)?;
+    let total = totals(subject, least);
+    let most = table.whole as f64 * WAY;
+    let mut candidates: Vec<LabelId> = total.keys().copied().collect();
+    candidates.retain(|label| {
+        (total[label] as f64) < most && is_own(subject, all[*label as usize].function)
+    });
+    if candidates.is_empty() {
+        return None;
+    }
+    candidates.sort_unstable_by_key(|label| (std::cmp::Reverse(total[label]), *label));
+    let (label, chain) = Calls::of(subject, total).dominating(candidates, least)?;
     // Whatever calls it: its row has all of its samples.
     let (text, function) = (subject.text(label), all[label as usize].function);
     let row = table.rows.iter().find(|row| row.function == function && row.text == text)?;
@@ -126,20 +135,19 @@ fn as_written(
     is_own: impl Fn(FunctionId) -> bool,
 ) -> Option<(LabelId, Interval)> {
     let labels = &subject.report.labels;
-    let mut own: HashMap<LabelId, (u64, usize)> = HashMap::new();
-    let samples = subject.profile.samples().iter();
-    for sample in samples.filter(|sample| subject.report.weights.keeps(sample.node)) {
+    let mut own = vec![(0_u64, 0); labels.all().len()];
+    for sample in subject.report.shown_samples() {
         let leaf = subject.profile.stack(sample.node).next();
         for (at, label) in leaf.into_iter().flat_map(|leaf| labels.of_frame(leaf)).enumerate() {
-            let (count, inner) = own.entry(*label).or_default();
+            let (count, inner) = &mut own[*label as usize];
             *count = count.saturating_add(sample.count);
             *inner = at.max(*inner);
         }
     }
     let all = subject.table().recorded;
     let is_meant = |label: LabelId| is_own(labels.all()[label as usize].function);
-    let half = own
-        .into_iter()
+    let half = (0..)
+        .zip(own)
         .filter(|(label, (count, _))| *count as f64 >= all as f64 * HALF && is_meant(*label));
     let (label, (count, _)) = half.min_by_key(|(label, (_, inner))| (*inner, *label))?;
     let all = Recorded {
@@ -165,69 +173,85 @@ struct Calls {
     innermost: HashMap<LabelId, u64>,
 }
 
+/// The functions with at least so many samples.
+fn totals(subject: &Subject<'_>, least: f64) -> HashMap<LabelId, u64> {
+    let texts = subject.report.labels.all().iter().enumerate();
+    let by_function: HashMap<_, LabelId> =
+        texts.map(|(at, label)| ((label.function, label.line), at as LabelId)).collect();
+    let rows = subject.table().rows.iter().filter(|row| row.total as f64 >= least);
+    let totals = rows.filter_map(|row| {
+        let line = row.line.filter(|_| subject.report.options.lines);
+        Some((*by_function.get(&(row.function, line))?, row.total))
+    });
+    totals.collect()
+}
+
+/// What is known of a label.
+#[derive(Clone, Copy)]
+struct Known {
+    /// Whether it has half of all samples.
+    is_heavy: bool,
+    is_mark: bool,
+    /// Its crate or namespace, if some heavy function is of it.
+    module: Option<usize>,
+}
+
 impl Calls {
-    /// Those with at least so many samples.
-    fn of(subject: &Subject<'_>, least: f64) -> Calls {
-        let table = subject.table();
-        let texts = subject.report.labels.all().iter().enumerate();
-        let by_function: HashMap<_, LabelId> =
-            texts.map(|(at, label)| ((label.function, label.line), at as LabelId)).collect();
-        let rows = table.rows.iter().filter(|row| row.total as f64 >= least);
-        let total: HashMap<LabelId, u64> = rows
-            .filter_map(|row| {
-                let line = row.line.filter(|_| subject.report.options.lines);
-                Some((*by_function.get(&(row.function, line))?, row.total))
-            })
-            .collect();
-        let modules: Vec<Option<String>> = subject
-            .report
-            .labels
-            .all()
-            .iter()
-            .map(|label| module(&subject.report.symbolized.function(label.function).name))
-            .collect();
-        let mut innermost: HashMap<LabelId, u64> = HashMap::new();
-        let mut by_caller: HashMap<LabelId, HashMap<LabelId, u64>> = HashMap::new();
-        let mut seen: Vec<(LabelId, LabelId)> = Vec::new();
-        let mut left: Vec<&str> = Vec::new();
-        let is_mark = |label: LabelId| {
-            let function = subject.report.labels.all()[label as usize].function;
-            let kind = subject.report.symbolized.function(function).kind;
-            matches!(kind, FunctionKind::Special(_))
+    fn of(subject: &Subject<'_>, total: HashMap<LabelId, u64>) -> Calls {
+        let labels = &subject.report.labels;
+        let function_of = |label: LabelId| {
+            subject.report.symbolized.function(labels.all()[label as usize].function)
         };
-        let profile = subject.profile;
-        for sample in profile.samples() {
-            if !subject.report.weights.keeps(sample.node) {
-                continue;
+        let modules: Vec<String> =
+            total.keys().filter_map(|label| module(&function_of(*label).name)).collect();
+        let known = |label: LabelId| {
+            let function = function_of(label);
+            let module = module(&function.name);
+            Known {
+                is_heavy: total.contains_key(&label),
+                is_mark: matches!(function.kind, FunctionKind::Special(_)),
+                module: module.and_then(|module| modules.iter().position(|it| *it == module)),
             }
+        };
+        let known: Vec<Known> = (0..labels.all().len() as LabelId).map(known).collect();
+        let mut innermost: HashMap<LabelId, u64> = HashMap::new();
+        let mut calls: HashMap<(LabelId, LabelId), u64> = HashMap::new();
+        let mut seen: Vec<(LabelId, LabelId)> = Vec::new();
+        let mut left: Vec<usize> = Vec::new();
+        for sample in subject.report.shown_samples() {
             seen.clear();
             left.clear();
-            let frames = profile.stack(sample.node);
-            let labels = frames.flat_map(|frame| subject.report.labels.of_frame(frame).iter());
+            let frames = subject.profile.stack(sample.node);
             let mut callee = None;
             let mut is_work = true;
-            for label in labels.copied() {
+            for &label in frames.flat_map(|frame| labels.of_frame(frame)) {
+                let Known { is_heavy, is_mark, module } = known[label as usize];
                 // Of a wait, code below is not what takes the time.
-                is_work &= callee.is_some() || !is_mark(label);
-                if let Some(module) = &modules[label as usize]
+                is_work &= callee.is_some() || !is_mark;
+                if let Some(module) = module
                     && is_work
-                    && !left.contains(&module.as_str())
+                    && !left.contains(&module)
                 {
                     left.push(module);
-                    let sum = innermost.entry(label).or_default();
-                    *sum = sum.saturating_add(sample.count);
+                    if is_heavy {
+                        let sum = innermost.entry(label).or_default();
+                        *sum = sum.saturating_add(sample.count);
+                    }
                 }
                 let call = callee.map(|callee| (label, callee));
                 callee = Some(label);
-                let Some(call) = call.filter(|call| call.0 != call.1) else {
-                    continue;
-                };
-                if total.contains_key(&label) && !seen.contains(&call) {
+                if let Some(call) = call.filter(|call| is_heavy && call.0 != call.1)
+                    && !seen.contains(&call)
+                {
                     seen.push(call);
-                    let sum = by_caller.entry(label).or_default().entry(call.1).or_default();
+                    let sum = calls.entry(call).or_default();
                     *sum = sum.saturating_add(sample.count);
                 }
             }
+        }
+        let mut by_caller: HashMap<LabelId, HashMap<LabelId, u64>> = HashMap::new();
+        for ((caller, callee), count) in calls {
+            by_caller.entry(caller).or_default().insert(callee, count);
         }
         Calls { total, by_caller, innermost }
     }
@@ -259,20 +283,9 @@ impl Calls {
         }
     }
 
-    /// The function that dominates, and the functions below it that have most of its samples. Of
-    /// the samples, `whole` have whole stacks.
-    fn dominating(
-        &self,
-        least: f64,
-        whole: u64,
-        is_own: impl Fn(LabelId) -> bool,
-    ) -> Option<(LabelId, Vec<LabelId>)> {
-        let mut candidates: Vec<(LabelId, u64)> =
-            self.total.iter().map(|(label, total)| (*label, *total)).collect();
-        candidates.retain(|(label, total)| {
-            is_own(*label) && (least..whole as f64 * WAY).contains(&(*total as f64))
-        });
-        candidates.sort_unstable_by_key(|(label, total)| (std::cmp::Reverse(*total), *label));
+    /// Of the candidates, the function that dominates, and the functions below it that have most of
+    /// its samples.
+    fn dominating(&self, candidates: Vec<LabelId>, least: f64) -> Option<(LabelId, Vec<LabelId>)> {
         let leaves =
             |label: &LabelId| self.innermost.get(label).is_some_and(|count| *count as f64 >= least);
         let is_one_of_several = |label: LabelId| {
@@ -283,7 +296,7 @@ impl Calls {
                 worth.clone().count() >= MANY_CALLEES && worth.any(|(callee, _)| *callee == label)
             })
         };
-        let candidates = candidates.into_iter().map(|(label, _)| (label, self.chain(label)));
+        let candidates = candidates.into_iter().map(|label| (label, self.chain(label)));
         let mut candidates = candidates.filter(|(label, chain)| {
             leaves(label) || !chain.is_empty() && is_one_of_several(*label)
         });

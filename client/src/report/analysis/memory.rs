@@ -93,9 +93,7 @@ pub(super) fn is_library(name: &str) -> bool {
 
 fn find(subject: &Subject<'_>, kinds: &[Option<Kind>], kind: Kind) -> Option<Finding> {
     let (mut part, mut callers, mut functions) = (0_u64, HashMap::new(), HashMap::new());
-    let weights = &subject.report.weights;
-    let samples = subject.profile.samples().iter();
-    for sample in samples.filter(|sample| weights.keeps(sample.node)) {
+    for sample in subject.report.shown_samples() {
         if let Some(place) = place(subject, kinds, kind, sample.node) {
             part = part.saturating_add(sample.count);
             let function: &mut u64 = functions.entry(place.function).or_default();

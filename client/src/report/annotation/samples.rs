@@ -49,8 +49,7 @@ pub(super) fn count(
         (own, all)
     };
     let mut sums = vec![Sum::default(); whole + 1];
-    let shown = profile.samples().iter();
-    for sample in shown.filter(|sample| report.weights.keeps(sample.node)) {
+    for sample in report.shown_samples() {
         let (own, all) = hits(sample.node);
         let leaf = profile.stack(sample.node).next();
         let is_late =

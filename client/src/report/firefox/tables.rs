@@ -1,70 +1,22 @@
-//! The tables of frames, functions and libraries, with what `fxprof-processed-profile` does not
-//! write: files, lines, inlined functions at addresses, and weights of any size.
-//!
-//! In the profile that the library makes, a frame's address is the number of a [place](Places). The
-//! rest of its JSON is copied as it is.
+//! The tables of samples, stacks, frames, functions and libraries. The rest of the library's JSON is
+//! copied as it is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
-use std::sync::Arc;
+use std::ops::Range;
 
 use fxprof_processed_profile as fx;
 use indexmap::IndexSet;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::Track;
+use super::{Categories, Sample, Track};
 use crate::printable::Printable;
-use crate::profile::{BuildId, FrameId, Mapping, Unit};
+use crate::profile::{BuildId, Frame, FrameId, Mapping, NodeId, SpecialFrame, Unit};
 use crate::report::Report;
 use crate::report::filter::shown_symbols;
 use crate::symbols::{FileId, FunctionId, Symbol};
-
-/// The functions at every frame of a report. Their numbers stand for frames until [`write`] puts
-/// the frames in.
-pub(super) struct Places {
-    /// By frame, the number of the first of its places; and the one after the last.
-    first: Vec<u32>,
-    /// The places are its addresses.
-    library: fx::LibraryHandle,
-}
-
-impl Places {
-    pub(super) fn of(report: &Report<'_>, profile: &mut fx::Profile) -> Places {
-        let mut first = vec![0];
-        let mut next: u32 = 0;
-        for frame in report.symbolized.profile().frame_ids() {
-            let symbols = shown_symbols(report.symbolized.frame(frame), &report.options);
-            next += symbols.len() as u32;
-            first.push(next);
-        }
-        // One symbol for all: without it, each frame would leave a name among the strings.
-        let all = fx::Symbol { address: 0, size: None, name: String::new() };
-        let library = profile.add_lib(fx::LibraryInfo {
-            symbol_table: Some(Arc::new(fx::SymbolTable::new(vec![all]))),
-            ..library("", None)
-        });
-        Places { first, library }
-    }
-
-    /// The places of a frame, outermost first.
-    pub(super) fn of_frame(&self, frame: FrameId) -> impl Iterator<Item = u32> + use<> {
-        self.first[frame.index()]..self.first[frame.index() + 1]
-    }
-
-    /// What stands for a place.
-    pub(super) fn frame(&self, place: u32) -> fx::Frame {
-        fx::Frame::RelativeAddressFromInstructionPointer(self.library, place)
-    }
-
-    /// The frame of a place, and how many functions it is inlined into there.
-    fn frame_of(&self, place: u32) -> Option<(FrameId, u32)> {
-        let after = self.first.partition_point(|first| *first <= place);
-        let frame = after.checked_sub(1).filter(|_| after < self.first.len())?;
-        Some((FrameId(frame as u32), place - self.first[frame]))
-    }
-}
 
 /// How the file calls an image.
 fn library(path: &str, build_id: Option<&BuildId>) -> fx::LibraryInfo {
@@ -98,24 +50,15 @@ fn debug_id(build_id: &BuildId) -> fx::debugid::DebugId {
     fx::debugid::DebugId::from_guid_age(&guid, 0).unwrap_or_default()
 }
 
-/// JSON objects whose members are kept as text.
+/// A JSON object whose members are kept as text.
 type Object = BTreeMap<String, Box<RawValue>>;
 
-/// The columns that are read of a table of frames.
-#[derive(Deserialize)]
-struct MadeFrames {
-    address: Vec<u32>,
-    category: Box<RawValue>,
-    subcategory: Box<RawValue>,
-}
-
-/// Writes the profile with its frames, more members of its `meta`, and the threads' `weights` in
-/// the order of their samples.
+/// Writes the profile with the threads' samples, and more members of its `meta`.
 pub(super) fn write(
     report: &Report<'_>,
     profile: &fx::Profile,
-    places: &Places,
-    weights: &BTreeMap<Track, Vec<u64>>,
+    categories: Categories,
+    mut samples: BTreeMap<Track, Vec<Sample>>,
     more_meta: &[(&str, Value)],
     out: &mut impl Write,
 ) -> io::Result<()> {
@@ -129,41 +72,16 @@ pub(super) fn write(
         set(&mut meta, key, value)?;
     }
     set(&mut file, "meta", &meta)?;
-    let mut threads: Vec<Object> = get(&file, "threads")?;
-    let unit = report.symbolized.profile().recording().unit();
-    for (thread, weights) in threads.iter_mut().zip(weights.values()) {
-        let mut samples: Object = get(thread, "samples")?;
-        match unit {
-            Unit::Samples | Unit::Bytes | Unit::Objects => {
-                set(&mut samples, "weight", weights)?;
-            }
-            Unit::Nanoseconds => {
-                let ms: Vec<f64> = weights.iter().map(|ns| *ns as f64 / 1e6).collect();
-                set(&mut samples, "weight", &ms)?;
-            }
-        }
-        set(thread, "samples", &samples)?;
-        let made: MadeFrames = get(thread, "frameTable")?;
-        let mut tables = Tables {
-            report,
-            libraries: &libraries,
-            strings: get::<Vec<String>>(thread, "stringArray")?.into_iter().collect(),
-            functions: Functions::default(),
-            function_ids: HashMap::new(),
-            resources: IndexSet::new(),
-            native_symbols: NativeSymbols::default(),
-            native_ids: HashMap::new(),
-        };
-        let frames = tables.frames(places, made);
-        set(thread, "frameTable", &frames)?;
-        set(thread, "resourceTable", &tables.resource_table())?;
-        set(thread, "nativeSymbols", &tables.native_symbols)?;
-        set(thread, "funcTable", &tables.functions)?;
-        let strings: Vec<&String> = tables.strings.iter().collect();
-        set(thread, "stringArray", &strings)?;
+    let made: Vec<Object> = get(&file, "threads")?;
+    let strings = made.iter().map(|thread| get(thread, "stringArray"));
+    let strings: Vec<Vec<String>> = strings.collect::<io::Result<_>>()?;
+    for samples in samples.values_mut() {
+        // The file has differences of times, and a hostile ring any order.
+        samples.sort_by_key(|sample| sample.since_ns);
     }
-    set(&mut file, "threads", &threads)?;
-    serde_json::to_writer(out, &file)?;
+    file.remove("threads");
+    let threads = Threads { report, categories, libraries, made, strings, samples };
+    serde_json::to_writer(out, &File { rest: file, threads })?;
     Ok(())
 }
 
@@ -175,6 +93,50 @@ fn get<'o, T: Deserialize<'o>>(object: &'o Object, key: &str) -> io::Result<T> {
 fn set(object: &mut Object, key: &str, value: &impl Serialize) -> io::Result<()> {
     object.insert(key.to_owned(), to_raw_value(value)?);
     Ok(())
+}
+
+#[derive(Serialize)]
+struct File<'r> {
+    #[serde(flatten)]
+    rest: Object,
+    threads: Threads<'r>,
+}
+
+/// The threads, each made when it is written: no more than one is in memory.
+struct Threads<'r> {
+    report: &'r Report<'r>,
+    categories: Categories,
+    libraries: Libraries,
+    /// What the library wrote of them, and the strings in it.
+    made: Vec<Object>,
+    strings: Vec<Vec<String>>,
+    samples: BTreeMap<Track, Vec<Sample>>,
+}
+
+impl Serialize for Threads<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let made = self.made.iter().zip(&self.strings).zip(self.samples.values());
+        let threads = made.map(|((made, strings), samples)| {
+            let text = made.iter().map(|(key, value)| (key.as_str(), Member::Text(value)));
+            let mut thread: BTreeMap<&str, Member<'_>> = text.collect();
+            thread.extend(Tables::of(self, strings).members(samples));
+            thread
+        });
+        serializer.collect_seq(threads)
+    }
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Member<'t> {
+    Text(&'t RawValue),
+    Samples(SampleTable),
+    Stacks(StackTable),
+    Frames(FrameTable),
+    Functions(Functions),
+    Resources(ResourceTable),
+    NativeSymbols(NativeSymbols),
+    Strings(Vec<String>),
 }
 
 /// The images of the mappings.
@@ -200,13 +162,49 @@ impl Libraries {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
+struct SampleTable {
+    length: usize,
+    #[serde(serialize_with = "place_or_null")]
+    stack: Vec<u32>,
+    /// In µs.
+    #[serde(rename = "threadCPUDelta")]
+    thread_cpu_delta: Vec<u64>,
+    /// In ms.
+    time_deltas: Vec<f64>,
+    weight: Weights,
+    weight_type: &'static str,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Weights {
+    Counts(Vec<u64>),
+    Ms(Vec<f64>),
+}
+
+#[derive(Serialize, Default)]
+struct StackTable {
+    length: usize,
+    /// From 1; 0 if there is none.
+    #[serde(serialize_with = "place_or_null")]
+    prefix: Vec<u32>,
+    frame: Vec<u32>,
+}
+
+/// Places from 1, and 0 for none, as places from 0.
+fn place_or_null<S: Serializer>(places: &[u32], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(places.iter().map(|place| place.checked_sub(1)))
+}
+
+#[derive(Serialize, Default)]
+#[serde(rename_all = "camelCase")]
 struct FrameTable {
     length: usize,
     /// In the image's file; -1 if that is unknown.
     address: Vec<i64>,
     inline_depth: Vec<u32>,
-    category: Box<RawValue>,
-    subcategory: Box<RawValue>,
+    category: Vec<fx::CategoryHandle>,
+    subcategory: Vec<u32>,
     func: Vec<usize>,
     native_symbol: Vec<Option<usize>>,
     #[serde(rename = "innerWindowID")]
@@ -256,8 +254,16 @@ struct NativeSymbols {
 /// The tables of one thread.
 struct Tables<'r> {
     report: &'r Report<'r>,
+    categories: Categories,
     libraries: &'r Libraries,
     strings: IndexSet<String>,
+    stacks: StackTable,
+    /// By the profile's node, the place of its stack in the table, from 1; apart for those in which
+    /// the thread waits.
+    of_node: [Vec<u32>; 2],
+    frames: FrameTable,
+    /// By the profile's frame, the place of its outermost function, likewise.
+    of_frame: [Vec<u32>; 2],
     functions: Functions,
     /// A function has one file in the format, but code of one may come from several.
     function_ids: HashMap<(FunctionId, Option<FileId>, Option<usize>), usize>,
@@ -268,43 +274,151 @@ struct Tables<'r> {
     native_ids: HashMap<(usize, u32), usize>,
 }
 
-impl Tables<'_> {
-    fn frames(&mut self, places: &Places, made: MadeFrames) -> FrameTable {
-        let length = made.address.len();
-        let mut table = FrameTable {
-            length,
-            address: Vec::with_capacity(length),
-            inline_depth: Vec::with_capacity(length),
-            category: made.category,
-            subcategory: made.subcategory,
-            func: Vec::with_capacity(length),
-            native_symbol: Vec::with_capacity(length),
-            inner_window_id: vec![0; length],
-            line: Vec::with_capacity(length),
-            column: vec![None; length],
+impl<'r> Tables<'r> {
+    fn of(threads: &'r Threads<'r>, strings: &[String]) -> Tables<'r> {
+        let profile = threads.report.symbolized.profile();
+        Tables {
+            report: threads.report,
+            categories: threads.categories,
+            libraries: &threads.libraries,
+            strings: strings.iter().cloned().collect(),
+            stacks: StackTable::default(),
+            of_node: [0; 2].map(|unknown| vec![unknown; profile.tree().len()]),
+            frames: FrameTable::default(),
+            of_frame: [0; 2].map(|unknown| vec![unknown; profile.frames().len()]),
+            functions: Functions::default(),
+            function_ids: HashMap::new(),
+            resources: IndexSet::new(),
+            native_symbols: NativeSymbols::default(),
+            native_ids: HashMap::new(),
+        }
+    }
+
+    /// The members of a thread with these samples.
+    fn members(mut self, samples: &[Sample]) -> [(&'static str, Member<'r>); 7] {
+        let samples = self.samples(samples);
+        self.stacks.length = self.stacks.frame.len();
+        let frames = &mut self.frames;
+        frames.length = frames.func.len();
+        frames.subcategory = vec![0; frames.length];
+        frames.inner_window_id = vec![0; frames.length];
+        frames.column = vec![None; frames.length];
+        let resources = self.resource_table();
+        [
+            ("samples", Member::Samples(samples)),
+            ("stackTable", Member::Stacks(self.stacks)),
+            ("frameTable", Member::Frames(self.frames)),
+            ("funcTable", Member::Functions(self.functions)),
+            ("resourceTable", Member::Resources(resources)),
+            ("nativeSymbols", Member::NativeSymbols(self.native_symbols)),
+            ("stringArray", Member::Strings(self.strings.into_iter().collect())),
+        ]
+    }
+
+    fn samples(&mut self, samples: &[Sample]) -> SampleTable {
+        let profile = self.report.symbolized.profile();
+        let info = profile.recording();
+        // A wait without times is known by its frame. Any other sample stands for so much running
+        // time.
+        let ran_ns = |sample: &Sample| match sample.is_wait || self.is_blocked(sample.stack) {
+            true => 0,
+            false => info.period_ns.saturating_mul(sample.count),
         };
+        let thread_cpu_delta = samples.iter().map(|sample| ran_ns(sample) / 1_000).collect();
+        let mut before_ns = 0;
+        let deltas = samples.iter().map(|sample| {
+            let since_ns = sample.since_ns - std::mem::replace(&mut before_ns, sample.since_ns);
+            since_ns as f64 / 1e6
+        });
+        let counts = samples.iter().map(|sample| sample.count);
+        let (weight, weight_type) = match info.unit() {
+            Unit::Nanoseconds => {
+                (Weights::Ms(counts.map(|ns| ns as f64 / 1e6).collect()), "tracing-ms")
+            }
+            Unit::Bytes => (Weights::Counts(counts.collect()), "bytes"),
+            Unit::Samples | Unit::Objects => (Weights::Counts(counts.collect()), "samples"),
+        };
+        SampleTable {
+            length: samples.len(),
+            thread_cpu_delta,
+            time_deltas: deltas.collect(),
+            weight,
+            weight_type,
+            stack: samples.iter().map(|sample| self.stack(sample)).collect(),
+        }
+    }
+
+    /// Whether the innermost frame says that the thread waits.
+    fn is_blocked(&self, stack: NodeId) -> bool {
+        let profile = self.report.symbolized.profile();
+        let leaf = profile.tree().item(stack).map(|frame| profile.frame(FrameId(frame)));
+        leaf == Some(Frame::Special(SpecialFrame::Blocked))
+    }
+
+    /// The place of a sample's stack, from 1.
+    fn stack(&mut self, sample: &Sample) -> u32 {
+        let tree = self.report.symbolized.profile().tree();
+        let is_wait = sample.is_wait && !self.is_blocked(sample.stack);
+        let known = self.of_node[usize::from(is_wait)][sample.stack.index()];
+        if known != 0 {
+            return known;
+        }
+        let mut new = vec![sample.stack];
+        let mut at = sample.stack;
+        let mut stack = loop {
+            at = tree.parent(at).unwrap_or(NodeId::ROOT);
+            match self.of_node[0][at.index()] {
+                0 if at != NodeId::ROOT => new.push(at),
+                known => break known,
+            }
+        };
+        for node in new.into_iter().rev() {
+            let waits = is_wait && node == sample.stack;
+            for frame in tree.item(node).map(FrameId).map_or(0..0, |at| self.frame(at, waits)) {
+                self.stacks.prefix.push(stack);
+                self.stacks.frame.push(frame);
+                stack = self.stacks.frame.len() as u32;
+            }
+            self.of_node[usize::from(waits)][node.index()] = stack;
+        }
+        stack
+    }
+
+    /// The places of a frame's functions, outermost first.
+    fn frame(&mut self, frame: FrameId, waits: bool) -> Range<u32> {
         let (symbolized, options) = (self.report.symbolized, &self.report.options);
+        let symbols = shown_symbols(symbolized.frame(frame), options);
+        let known = self.of_frame[usize::from(waits)][frame.index()];
+        if let Some(first) = known.checked_sub(1) {
+            return first..first + symbols.len() as u32;
+        }
+        let first = self.frames.func.len() as u32;
+        self.of_frame[usize::from(waits)][frame.index()] = first + 1;
         let profile = symbolized.profile();
-        for (frame, depth) in made.address.iter().filter_map(|place| places.frame_of(*place)) {
-            let symbols = shown_symbols(symbolized.frame(frame), options);
-            let mapping = symbolized.mapping_of(frame);
-            let address = profile.frame(frame).lookup_address();
-            let offset = mapping
-                .zip(address)
-                .and_then(|(mapping, address)| profile.mappings()[mapping].offset_of(address));
-            // Addresses have 32 bits in the format.
-            let offset = offset.filter(|offset| *offset <= u64::from(u32::MAX));
-            // Outermost first; the places are as many.
-            let symbol = symbols[symbols.len() - 1 - depth as usize];
-            let library = mapping.map(|mapping| self.libraries.of_mapping[mapping]);
+        let mapping = symbolized.mapping_of(frame);
+        let address = profile.frame(frame).lookup_address();
+        let offset = mapping
+            .zip(address)
+            .and_then(|(mapping, address)| profile.mappings()[mapping].offset_of(address));
+        // Addresses have 32 bits in the format.
+        let offset = offset.filter(|offset| *offset <= u64::from(u32::MAX));
+        let library = mapping.map(|mapping| self.libraries.of_mapping[mapping]);
+        for (symbol, depth) in symbols.iter().rev().zip(0..) {
+            let category = match waits {
+                true => self.categories.blocked,
+                false => self.categories.of(self.report, symbol),
+            };
+            let function = self.function(symbol, library);
+            let native = self.native_symbol(frame, address);
+            let table = &mut self.frames;
             table.address.push(offset.map_or(-1, |offset| offset as i64));
             table.inline_depth.push(depth);
-            table.func.push(self.function(&symbol, library));
-            table.line.push(symbol.line);
-            let native = self.native_symbol(frame, address);
+            table.category.push(category);
+            table.func.push(function);
             table.native_symbol.push(native);
+            table.line.push(symbol.line);
         }
-        table
+        first..self.frames.func.len() as u32
     }
 
     /// The function whose code holds the address of a frame, where that is known.

@@ -5,22 +5,35 @@ use std::io::{self, Write};
 /// Columns by their names, in LEB128.
 #[derive(Default)]
 pub(crate) struct Columns {
-    columns: Vec<(&'static str, usize)>,
+    columns: Vec<(&'static str, Column)>,
+}
+
+#[derive(Default)]
+pub(super) struct Column {
+    count: usize,
     bytes: Vec<u8>,
+}
+
+impl Column {
+    pub(super) fn push(&mut self, mut value: u64) {
+        self.count += 1;
+        while value >= 0x80 {
+            self.bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.bytes.push(value as u8);
+    }
 }
 
 impl Columns {
     pub(crate) fn add(&mut self, name: &'static str, values: impl Iterator<Item = u64>) {
-        let mut count = 0;
-        for mut value in values {
-            count += 1;
-            while value >= 0x80 {
-                self.bytes.push(value as u8 | 0x80);
-                value >>= 7;
-            }
-            self.bytes.push(value as u8);
-        }
-        self.columns.push((name, count));
+        let mut column = Column::default();
+        values.for_each(|value| column.push(value));
+        self.push(name, column);
+    }
+
+    pub(super) fn push(&mut self, name: &'static str, column: Column) {
+        self.columns.push((name, column));
     }
 
     /// A column by its differences, which may have either sign.
@@ -35,11 +48,11 @@ impl Columns {
 
     /// The columns' names, and how many numbers each has.
     pub(crate) fn lengths(&self) -> impl Iterator<Item = (&'static str, usize)> + '_ {
-        self.columns.iter().copied()
+        self.columns.iter().map(|(name, column)| (*name, column.count))
     }
 
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        out.write_all(&self.bytes)
+        self.columns.iter().try_for_each(|(_, column)| out.write_all(&column.bytes))
     }
 }
 

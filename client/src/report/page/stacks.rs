@@ -1,67 +1,28 @@
 //! The stacks of a page: merged by label, callers before callees.
 
-use std::collections::HashMap;
-
 use super::ways::Way;
-use crate::profile::{ChildLists, FrameId, NodeId, StackTree, TooManyStacks};
+use crate::profile::{FrameId, NodeId};
 use crate::report::Report;
 use crate::report::labels::LabelId;
+use crate::report::merged::{InlinedNode, Merged, Visitor};
 use crate::report::page::recordings::shown;
 
-/// The shown stacks, in the order of a walk from the roots: a node's callees follow it, by their
-/// names.
+/// The places of the shown stacks in a walk from the roots: a function's callees follow it, by
+/// their names.
 pub(in crate::report) struct Stacks {
-    /// Depth, from 1, label, and how the caller of most samples was found.
-    nodes: Vec<(u32, LabelId, Way)>,
-    /// By the profile's node: the place in `nodes` plus one; 0 if it is not shown.
+    /// By the profile's node: the place, from 1; 0 if it is not shown.
     of_stack: Vec<u32>,
 }
 
 impl Stacks {
-    pub(in crate::report) fn of(report: &Report<'_>) -> Result<Stacks, TooManyStacks> {
-        let tree = report.symbolized.profile().tree();
-        let mut merged = StackTree::new();
-        let mut of_stack = vec![NodeId::ROOT; tree.len()];
-        let used = used(report);
-        let totals = totals(report);
-        let mut ways = Ways::default();
-        for (node, parent, frame) in tree.iter().filter(|(node, ..)| used[node.index()]) {
-            let labels = report.labels.of_frame(FrameId(frame)).iter().rev();
-            let mut way = way(report, parent, frame);
-            let mut at = of_stack[parent.index()];
-            for label in labels {
-                at = merged.child(at, *label)?;
-                ways.add(at, way, totals[node.index()]);
-                way = Way::Inlined;
-            }
-            of_stack[node.index()] = at;
-        }
-        let mut places = vec![0; merged.len()];
-        let mut nodes = Vec::with_capacity(merged.len());
-        let children = ChildLists::of(&merged);
-        let by_label = |of: NodeId, depth: u32, left: &mut Vec<(NodeId, u32)>| {
-            let from = left.len();
-            left.extend(children.of_node(of).iter().map(|child| (*child, depth)));
-            // The last is visited first.
-            left[from..].sort_unstable_by_key(|(child, _)| std::cmp::Reverse(merged.item(*child)));
-        };
-        let mut left = Vec::new();
-        by_label(NodeId::ROOT, 1, &mut left);
-        while let Some((node, depth)) = left.pop() {
-            nodes.push((depth, merged.item(node).unwrap_or(0), ways.of(node)));
-            places[node.index()] = nodes.len() as u32;
-            by_label(node, depth + 1, &mut left);
-        }
-        let mut shown = vec![0; tree.len()];
-        for (node, _, _) in tree.iter().filter(|(node, ..)| report.weights.keeps(*node)) {
-            shown[node.index()] = places[of_stack[node.index()].index()];
-        }
-        Ok(Stacks { of_stack: shown, nodes })
-    }
-
-    /// Depths, labels, and how callers were found.
-    pub(super) fn nodes(&self) -> impl Iterator<Item = (u32, LabelId, Way)> + '_ {
-        self.nodes.iter().copied()
+    /// Of each place in turn, `add` is given the depth, from 1, the label, and how the caller of
+    /// most samples was found.
+    pub(in crate::report) fn of(report: &Report<'_>, add: impl FnMut(u32, LabelId, Way)) -> Stacks {
+        let merged = Merged::of_used(report, &used(report));
+        let of_stack = vec![0; merged.totals.len()];
+        let mut places = Places { report, merged: &merged, of_stack, count: 0, depth: 1, add };
+        merged.walk(0, &mut places);
+        Stacks { of_stack: places.of_stack }
     }
 
     /// The place of a stack's innermost label, from 1; 0 if the report leaves the stack out.
@@ -70,62 +31,63 @@ impl Stacks {
     }
 }
 
-/// How the caller of a frame was found, which is that of the stack `outer`.
-fn way(report: &Report<'_>, outer: NodeId, frame: u32) -> Way {
-    let profile = report.symbolized.profile();
-    let outer = profile.tree().item(outer);
-    let outer = outer.map(|frame| profile.frame(FrameId(frame)));
-    let caller = report.callers.get(frame as usize).copied().flatten();
-    Way::of(profile.frame(FrameId(frame)), outer, caller, profile.recording())
+struct Places<'r, 'a, F> {
+    report: &'r Report<'a>,
+    merged: &'r Merged<'r, 'a>,
+    of_stack: Vec<u32>,
+    count: u32,
+    depth: u32,
+    add: F,
 }
 
-/// By the profile's node: the counts of the stacks that go through it.
-fn totals(report: &Report<'_>) -> Vec<u64> {
-    let profile = report.symbolized.profile();
-    let mut totals = vec![0_u64; profile.tree().len()];
-    for sample in profile.samples() {
-        let total = &mut totals[sample.node.index()];
-        *total = total.saturating_add(sample.count);
-    }
-    for (node, parent, _) in profile.tree().iter().rev() {
-        totals[parent.index()] = totals[parent.index()].saturating_add(totals[node.index()]);
-    }
-    totals
-}
-
-/// By merged node: the way that most samples have. Frames of one label may have several.
-#[derive(Default)]
-struct Ways {
-    first: Vec<Option<(Way, u64)>>,
-    /// Nodes that have more than one, and all of theirs.
-    several: HashMap<NodeId, [u64; Way::COUNT]>,
-}
-
-impl Ways {
-    fn add(&mut self, node: NodeId, way: Way, count: u64) {
-        if self.first.len() <= node.index() {
-            self.first.resize(node.index() + 1, None);
+impl<F: FnMut(u32, LabelId, Way)> Visitor for Places<'_, '_, F> {
+    fn places(&mut self, places: &[InlinedNode]) {
+        self.count += 1;
+        for place in places.iter().filter(|place| place.inner == 0) {
+            if self.report.weights.keeps(place.node) {
+                self.of_stack[place.node.index()] = self.count;
+            }
         }
-        let (first, sum) = self.first[node.index()].get_or_insert((way, 0));
-        if let Some(all) = self.several.get_mut(&node) {
-            all[way as usize] = all[way as usize].saturating_add(count);
-        } else if *first == way {
-            *sum = sum.saturating_add(count);
-        } else {
-            let mut all = [0; Way::COUNT];
-            all[*first as usize] = *sum;
-            all[way as usize] = count;
-            self.several.insert(node, all);
-        }
+        let way = self.way(places);
+        (self.add)(self.depth, places[0].label, way);
     }
 
-    fn of(&self, node: NodeId) -> Way {
-        let first = self.first.get(node.index()).copied().flatten();
-        let first = first.map_or(Way::None, |(way, _)| way);
-        let several = self.several.get(&node);
-        let most =
-            several.and_then(|all| Way::ALL.into_iter().max_by_key(|way| all[*way as usize]));
-        most.unwrap_or(first)
+    fn enter(&mut self, _label: LabelId, _own: u64, _total: u64) {
+        self.depth += 1;
+    }
+
+    fn leave(&mut self, _label: LabelId) {
+        self.depth -= 1;
+    }
+}
+
+impl<F> Places<'_, '_, F> {
+    /// The way that most samples have: frames of one label may have several.
+    fn way(&self, places: &[InlinedNode]) -> Way {
+        let first = self.way_of(places[0]);
+        if places[1..].iter().all(|place| self.way_of(*place) == first) {
+            return first;
+        }
+        let mut sums = [0_u64; Way::COUNT];
+        for place in places {
+            let sum = &mut sums[self.way_of(*place) as usize];
+            *sum = sum.saturating_add(self.merged.totals[place.node.index()]);
+        }
+        Way::ALL.into_iter().max_by_key(|way| sums[*way as usize]).unwrap_or(first)
+    }
+
+    fn way_of(&self, place: InlinedNode) -> Way {
+        if place.inner as usize + 1 < self.merged.labels(place.node).len() {
+            return Way::Inlined;
+        }
+        let profile = self.report.symbolized.profile();
+        let tree = profile.tree();
+        let frame_of = |node| tree.item(node).map(FrameId);
+        let Some(frame) = frame_of(place.node) else { return Way::None };
+        let outer = tree.parent(place.node).and_then(frame_of);
+        let outer = outer.map(|frame| profile.frame(frame));
+        let caller = self.report.callers.get(frame.index()).copied().flatten();
+        Way::of(profile.frame(frame), outer, caller, profile.recording())
     }
 }
 

@@ -7,7 +7,7 @@ use crate::profile::{AddressKind, Frame, RecordingInfo, SpecialFrame, Unwind};
 
 /// The codes are those of `client/page/colors.js`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(in crate::report) enum Way {
     /// No caller was looked for: the outermost frame, or a mark.
     None,
     /// The debug information says what it was inlined into.
