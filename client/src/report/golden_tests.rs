@@ -390,6 +390,12 @@ fn decoded(pprof: &[u8]) -> WholeProfile {
     WholeProfile::decode(bytes.as_slice()).unwrap()
 }
 
+fn locations(sample: &pprof::Sample) -> Vec<u64> {
+    let mut left = &*sample.location_id;
+    let next = || prost::encoding::decode_varint(&mut left).ok();
+    std::iter::from_fn(next).collect()
+}
+
 /// Engines take locations' numbers for places in their list, and profiles of equal times for one.
 #[test]
 fn the_pieces_of_a_profile_have_all_of_it_and_stand_alone() {
@@ -397,7 +403,7 @@ fn the_pieces_of_a_profile_have_all_of_it_and_stand_alone() {
         let text = |id: i64| p.string_table[id as usize].clone();
         let function = |line: &pprof::Line| text(p.function[line.function_id as usize - 1].name);
         let of = |s: &pprof::Sample| {
-            let locations = s.location_id.iter().map(|id| &p.location[*id as usize - 1]);
+            let locations = locations(s).into_iter().map(|id| &p.location[id as usize - 1]);
             let names = locations.flat_map(|location| location.line.iter().map(function));
             (names.collect(), s.value.clone())
         };
@@ -481,7 +487,7 @@ pub(super) fn pprof_text(report: &Report<'_>) -> String {
     }
     for s in &p.sample {
         let labels: Vec<_> = s.label.iter().map(|l| (text(l.key), text(l.text))).collect();
-        writeln!(out, "sample {:?} {:?} {labels:?}", s.location_id, s.value).unwrap();
+        writeln!(out, "sample {:?} {:?} {labels:?}", locations(s), s.value).unwrap();
     }
     assert_eq!(p.string_table[0], "", "the format wants it");
     out

@@ -40,7 +40,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     let started_unix_ns = recording.started_unix_ns.unwrap_or(0);
     let mut profile = Writer::new(out);
     write_types(report, started_unix_ns, recording.elapsed_ns, &mut profile)?;
-    write_samples(report, &mut shown(report), None, &mut profile)?;
+    write_samples(report, &mut report.shown_samples(), None, &mut profile)?;
     for line in text::accounting_lines(report) {
         // `go tool pprof` prints comments that begin with a `#` only if it is asked for them.
         let is_always = ["unikprof: ", "warning: "].iter().any(|it| line.starts_with(it));
@@ -58,7 +58,7 @@ pub(super) fn pieces(
     unix_ns: Range<u64>,
     limits: PieceLimits,
 ) -> io::Result<Vec<Vec<u8>>> {
-    let mut samples = shown(report).peekable();
+    let mut samples = report.shown_samples().peekable();
     let mut pieces = Vec::new();
     while samples.peek().is_some() {
         let later_ns = PIECES_APART_NS.saturating_mul(pieces.len() as u64);
@@ -72,11 +72,6 @@ pub(super) fn pieces(
         pieces.push(piece);
     }
     Ok(pieces)
-}
-
-fn shown<'r>(report: &'r Report<'_>) -> impl Iterator<Item = &'r CountedStack> {
-    let samples = report.symbolized.profile().samples().iter();
-    samples.filter(|sample| report.weights.keeps(sample.node))
 }
 
 fn write_types(
@@ -171,7 +166,7 @@ fn write_samples<'r>(
     for sample in samples.take(most) {
         message.location_id.clear();
         for frame in profile.stack(sample.node) {
-            message.location_id.push(locations.id(frame, out)?);
+            encode_varint(locations.id(frame, out)?, &mut message.location_id);
         }
         message.value.clear();
         match unit {

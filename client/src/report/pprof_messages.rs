@@ -33,8 +33,9 @@ pub(super) struct ValueType {
 /// A counted stack, its locations leaf first.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Sample {
-    #[prost(uint64, repeated, tag = "1")]
-    pub(super) location_id: Vec<u64>,
+    /// Numbers in LEB128, as repeated ones are encoded.
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) location_id: Vec<u8>,
     #[prost(int64, repeated, tag = "2")]
     pub(super) value: Vec<i64>,
     #[prost(message, repeated, tag = "3")]
