@@ -258,6 +258,12 @@ impl<'a> Report<'a> {
         self
     }
 
+    /// Text is this wide.
+    pub(crate) fn in_columns(mut self, columns: usize) -> Report<'a> {
+        self.options.columns = Some(columns);
+        self
+    }
+
     /// Shows all that rules find about the guest, above the functions. Pages have it in any case.
     #[must_use]
     pub fn with_analysis(mut self) -> Report<'a> {

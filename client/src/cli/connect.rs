@@ -21,7 +21,7 @@ use super::recordings::{
 };
 use super::signals::{self, Kept};
 use super::top::{self, TopArguments};
-use super::{print, print_local, snapshot, status, trace};
+use super::{print, print_local, screen, snapshot, status, trace};
 use crate::allocator;
 use crate::caller_table::{self, Prepared, Reserve};
 use crate::charset::local;
@@ -402,7 +402,8 @@ impl Conversation {
             None => {}
             Some((_, RecordError::Leased { text, .. })) => tell!(
                 "warning: these samples stay in the guest for another client too: {}; if that one \
-                 is gone, `unikprof-client connect {} stop --name {} --discard` removes them",
+                 is gone, `unikprof-client connect {} stop --name {}` removes them once its lease \
+                 has ended",
                 Printable(text),
                 self.session.guest_words(),
                 describe::word(recording)
@@ -495,7 +496,8 @@ impl Conversation {
             return written.and_then(|()| print(json::recorded(&recording, cut.as_ref(), &files)));
         }
         let mut text = Vec::new();
-        let shown = report.without_warning(told).write(Format::Text, &mut text);
+        let shown = report.without_warning(told).in_columns(screen::columns());
+        let shown = shown.write(Format::Text, &mut text);
         shown.map_err(|source| Failure::Report { path: "-".into(), source })?;
         if written.is_ok() {
             text.extend(describe::written(&files, names).into_bytes());

@@ -108,7 +108,9 @@ pub(super) fn write(report: &Report<'_>, accounting: bool, out: &mut impl Write)
     }
     writeln!(out)?;
     warnings::write_first(&all, columns, out)?;
-    let line = format!("{} (`report --accounting` shows all)", summary::accounting(profile));
+    let line = summary::accounting(profile);
+    let more = format!("{line} (`report --accounting` shows all)");
+    let line = if more.chars().count() <= columns { more } else { line };
     write_paragraph("", &line, columns, out)
 }
 

@@ -795,6 +795,22 @@ fn a_closed_stdout_keeps_what_was_sampled() {
     assert_eq!(fs::read_dir(here.path()).unwrap().count(), 1);
 }
 
+/// Guards lines that wrap where nothing but the terminal gets the text.
+#[test]
+fn what_record_prints_fits_its_terminal() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script::default());
+    let mut command = Command::new(PROGRAM);
+    command.args(["connect", &peer.address.to_string(), "record", "1s", "-o", "r.unikprof"]);
+    let output = command.current_dir(here.path()).env("COLUMNS", "60").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(" samples"), "{text}");
+    for line in text.lines() {
+        // A command is pasted as one line.
+        assert!(line.chars().count() <= 60 || line.starts_with("next "), "{line}");
+    }
+}
+
 /// Records until the signals end it; with `begin`, the shell's commands before.
 #[cfg(unix)]
 fn recorded_until(signals: &[&str], begin: &str, keeps_stderr: bool) -> (Option<i32>, String) {

@@ -450,7 +450,8 @@ impl App {
         let Some(picture) = self.frozen.as_ref().or(self.newest.as_ref()) else {
             return vec![Line::from("waiting for the first samples".to_owned())];
         };
-        let mut lines: Vec<Line> = text::head(picture).into_iter().map(Line::from).collect();
+        let mut lines: Vec<Line> =
+            text::head(picture, columns).into_iter().map(Line::from).collect();
         // The first is enough here; plain tables have all.
         if let Some(warning) = picture.warnings.first() {
             lines.push(Line::from(format!("warning: {}", Printable(warning))));

@@ -66,7 +66,7 @@ impl Layout {
 
 /// A table with its head.
 pub(super) fn table(picture: &Picture, top: usize, columns: usize) -> String {
-    let mut text = head(picture).join("\n");
+    let mut text = head(picture, columns).join("\n");
     let measure = Measure::Own;
     let layout = Layout::fitting(columns);
     let [parts, columns_heading] = headings(layout, measure, Sort::Recent, &picture.recent);
@@ -85,8 +85,8 @@ pub(super) fn table(picture: &Picture, top: usize, columns: usize) -> String {
     text + "\n"
 }
 
-/// What was recorded, and how the vCPUs' time went.
-pub(super) fn head(picture: &Picture) -> Vec<String> {
+/// What was recorded, and how the vCPUs' time went: of each line as much as has room.
+pub(super) fn head(picture: &Picture, columns: usize) -> Vec<String> {
     let when = picture.unix_ns.and_then(date);
     let when = when.unwrap_or_else(|| format!("{} up", duration(picture.at_ns)));
     let guest = match picture.guest.as_str() {
@@ -94,7 +94,7 @@ pub(super) fn head(picture: &Picture) -> Vec<String> {
         guest => guest,
     };
     let whose = if picture.is_own { ", started by top" } else { "" };
-    vec![
+    let lines = [
         format!(
             "{when}  guest {}, {}  recording `{}` ({}, {} Hz{whose})",
             Printable(guest),
@@ -105,7 +105,17 @@ pub(super) fn head(picture: &Picture) -> Vec<String> {
         ),
         summary("recent", &picture.recent, picture.unit()),
         summary("since start", &picture.since_start, picture.unit()),
-    ]
+    ];
+    // Half a number is another one.
+    let fitting = |mut line: String| {
+        while line.chars().count() > columns
+            && let Some(at) = line.rfind(", ")
+        {
+            line.truncate(at);
+        }
+        line
+    };
+    lines.map(fitting).into()
 }
 
 fn summary(what: &str, of: &Summary, unit: Unit) -> String {
