@@ -389,13 +389,23 @@ fn chosen(
     hits: &[FunctionHits],
     measure: &Measure,
 ) -> Option<Choice> {
-    let changed = |set: &[NameId], except: &[NameId]| -> Changed<NameId> {
+    let changed = |set: &[NameId]| -> Changed<NameId> {
         let rest = without(set, hits, measure);
-        let own = set.iter().filter(|at| !except.contains(at) && is_in_both(**at, hits));
+        let own = set.iter().filter(|at| is_in_both(**at, hits));
         own.map(|at| (*at, factor(*at, hits, &rest))).collect()
     };
+    // A function that is slower in one and faster in the other is neither for sure.
+    let is_slower = |factor: Option<Factor>| factor.is_some_and(|it| it.factor > 1.0);
+    let apart = |set: &Changed<NameId>, others: &Changed<NameId>| -> Changed<NameId> {
+        let is_in = |(at, factor): &(NameId, Option<Factor>)| {
+            let mut same = others.iter().filter(|(other, _)| other == at);
+            same.any(|(_, other)| is_slower(*other) == is_slower(*factor))
+        };
+        set.iter().filter(|it| !is_in(it)).copied().collect()
+    };
     others.into_iter().find_map(|(score, other)| {
-        let sets = vec![changed(found, &other), changed(&other, found)];
+        let [own, others] = [changed(found), changed(&other)];
+        let sets = vec![apart(&own, &others), apart(&others, &own)];
         // A longer recording tells more of how they fit, and nothing of how many they are.
         let less = other.len() as f64 - found.len() as f64;
         let fits_better = (score - least - APART * less).max(0.0);
@@ -625,6 +635,12 @@ mod tests {
                 };
                 assert!(roles.iter().all(is_either), "{times:?}: {roles:?}");
             }
+        }
+        // Two pairs swap their times: the fifth is slower in one explanation, faster in the other.
+        let times: [&[f64]; 2] = [&[3.0, 1.0, 3.0, 1.0, 4.0], &[1.0, 3.0, 1.0, 3.0, 4.0]];
+        for _ in 0..6 {
+            let roles = cause(&mut random, 8_000, times);
+            assert!(!is_cause(&roles[4]), "{roles:?}");
         }
         // Beside what is new or gone, one that is left over did not change.
         let times: [&[f64]; 2] = [&[1.0, 0.0, 1.0, 1.0], &[1.0, 1.0, 0.0, 0.0]];
