@@ -13,7 +13,7 @@ export async function inflate(base64) {
 /** Numbers that fit 32 bits; all others are kept as floating-point numbers. */
 const WIDE = new Set(["base_own", "new_own", "count_value", "tick_at", "wait_ns", "wait_count", "span_from", "span_length", "event_at", "event_value", "event_name",
   "told_at", "told_running", "told_runnable", "told_blocked", "told_offline",
-  "call_start", "call_length", "call_self", "call_blocked"]);
+  "call_start", "call_length", "call_self", "call_waited"]);
 const SIGNED = new Set(["event_value"]);
 /** Signed differences. */
 const CHANGES = new Set(["call_start", "tick_at", "event_at", "span_from", "told_at", "told_running", "told_runnable", "told_blocked", "told_offline"]);

@@ -3,7 +3,7 @@
 export const VIEWS = ["icicle", "flame", "left", "tree", "sandwich", "table"];
 export const MERGES = ["function", "module", "image"];
 export const COLORS = ["module", "image", "kind", "caller"];
-export const SORTS = ["own", "total", "name", "change", "calls", "blocked", "p50", "p99", "max"];
+export const SORTS = ["own", "total", "name", "change", "calls", "waited", "p50", "p99", "max"];
 
 /** What is shown at first: everything. Times are in ns since the recording began. */
 export function initialState() {
