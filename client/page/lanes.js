@@ -197,7 +197,7 @@ export class Lanes extends Axis {
     if (!cell) return lines;
     const { call } = cell;
     lines.push(labels[calls.function[call]].name, `${duration(calls.length[call])} from ${moment(calls.start[call], step)} on vCPU ${calls.vcpu[call]}`,
-      `self ${duration(calls.self[call])}, blocked ${duration(calls.blocked[call])}`);
+      `self ${duration(calls.self[call])}, waited ${duration(calls.waited[call])}`);
     if (calls.end[call] !== 0) lines.push(head.ends[calls.end[call]]);
     if (calls.hole[call]) lines.push("records were lost inside");
     return lines;
