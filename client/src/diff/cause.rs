@@ -194,22 +194,16 @@ impl Cause {
 
 impl Choice {
     /// Between a cause and those with one of its functions swapped.
-    fn of(
-        mut swaps: Vec<Swap>,
-        found: &[NameId],
-        hits: &[FunctionHits],
-        measure: &Measure,
-    ) -> Choice {
+    fn of(mut swaps: Vec<Swap>, found: &[NameId], hits: &[FunctionHits]) -> Choice {
         let is_place = |at: &&NameId| swaps.iter().any(|swap| swap.from == **at);
         let own: Vec<NameId> = found.iter().filter(is_place).copied().collect();
         swaps.sort_by(|a, b| a.more.total_cmp(&b.more));
         let times = swaps.iter().map(|swap| times_longer(swap.more.max(0.0)));
         let times_longer = times.fold(0.0, f64::max);
         let swapped = swaps.iter().map(|swap| {
-            let rest = without(&replaced(found, swap.from, &[swap.to.0]), hits, measure);
-            let kept = own.iter().filter(|at| **at != swap.from);
-            let kept = kept.map(|at| (*at, factor(*at, hits, &rest)));
-            std::iter::once(swap.to).chain(kept).collect()
+            let kept = own.iter().copied().filter(|at| *at != swap.from);
+            let set = std::iter::once(swap.to).chain(kept);
+            set.map(|at| (at, factor(at, hits, &swap.rest))).collect()
         });
         let best = own.iter().map(|at| (*at, None)).collect();
         Choice { sets: std::iter::once(best).chain(swapped).collect(), times_longer }
@@ -273,8 +267,8 @@ fn misfit(found: &[NameId], hits: &[FunctionHits], measure: &Measure) -> Option<
     let outside = (0..hits.len()).filter(|at| !found.contains(at));
     let square = |at: NameId| statistics::square(&rest.rates(&hits[at].own));
     // What rounding leaves of nothing is no difference.
-    let whole = |misfit: f64| (misfit * 1e6).round() / 1e6;
-    (!rest.is_empty()).then(|| whole(sum(outside.map(square))))
+    let rounded = |misfit: f64| (misfit * 1e6).round() / 1e6;
+    (!rest.is_empty()).then(|| rounded(sum(outside.map(square))))
 }
 
 /// Leaves out what the others of a cause explain, and puts functions that explain a change better
@@ -304,20 +298,22 @@ fn weighed(found: &mut Vec<NameId>, hits: &[FunctionHits], measure: &Measure) ->
     for place in 0..found.len() {
         let swaps = swaps(place, found, hits, measure);
         let is_shared =
-            |group: &Vec<Swap>| group.iter().any(|a| swaps.iter().any(|b| a.to.0 == b.to.0));
+            |group: &Vec<Swap>| group.iter().any(|a| swaps.iter().any(|b| a.to == b.to));
         let (shared, others): (Vec<_>, Vec<_>) = groups.into_iter().partition(is_shared);
         groups = others;
         groups.push(shared.into_iter().flatten().chain(swaps).collect());
     }
     groups.retain(|group| !group.is_empty());
-    groups.into_iter().map(|group| Choice::of(group, found, hits, measure)).collect()
+    groups.into_iter().map(|group| Choice::of(group, found, hits)).collect()
 }
 
 /// A function that may be in the place of one of the cause.
 #[derive(Debug)]
 struct Swap {
     from: NameId,
-    to: (NameId, Option<Factor>),
+    to: NameId,
+    /// What is left without the cause in which it is.
+    rest: Measure,
     /// By how much it explains the change worse.
     more: f64,
 }
@@ -361,7 +357,7 @@ fn swaps(place: usize, found: &[NameId], hits: &[FunctionHits], measure: &Measur
         let rest = without(&replaced(found, from, &[*to]), hits, measure);
         // One that may be as it was explains nothing.
         let is_told = rest.is_empty() || differs(&rest, &hits[*to].own);
-        is_told.then(|| Swap { from, to: (*to, factor(*to, hits, &rest)), more: misfit - least })
+        is_told.then(|| Swap { from, to: *to, rest, more: misfit - least })
     };
     close.filter_map(swap).collect()
 }
@@ -389,7 +385,7 @@ fn chosen(
     hits: &[FunctionHits],
     measure: &Measure,
 ) -> Option<Choice> {
-    let changed = |set: &[NameId]| -> Changed<NameId> {
+    let factors = |set: &[NameId]| -> Changed<NameId> {
         let rest = without(set, hits, measure);
         let own = set.iter().filter(|at| is_in_both(**at, hits));
         own.map(|at| (*at, factor(*at, hits, &rest))).collect()
@@ -403,9 +399,10 @@ fn chosen(
         };
         set.iter().filter(|it| !is_in(it)).copied().collect()
     };
+    let own = factors(found);
     others.into_iter().find_map(|(score, other)| {
-        let [own, others] = [changed(found), changed(&other)];
-        let sets = vec![apart(&own, &others), apart(&others, &own)];
+        let instead = factors(&other);
+        let sets = vec![apart(&own, &instead), apart(&instead, &own)];
         // A longer recording tells more of how they fit, and nothing of how many they are.
         let less = other.len() as f64 - found.len() as f64;
         let fits_better = (score - least - APART * less).max(0.0);

@@ -185,7 +185,7 @@ enum Weights {
 #[derive(Serialize, Default)]
 struct StackTable {
     length: usize,
-    /// From 1; 0 if there is none.
+    /// The place of the caller's stack in this table, counted from 1; 0 for an outermost frame.
     #[serde(serialize_with = "place_or_null")]
     prefix: Vec<u32>,
     frame: Vec<u32>,
