@@ -1,7 +1,7 @@
 //! Which files are to be written, and writing them.
 
 use std::collections::BTreeSet;
-use std::io::{self, IsTerminal as _};
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
@@ -9,8 +9,8 @@ use tempfile::TempPath;
 use super::failure::Failure;
 use super::name_pattern::{NamePattern, NamedAfter};
 use super::output_format::OutputFormat;
+use super::screen;
 use super::shared::CommandError;
-use super::{print_local, screen};
 use crate::output::{AtomicFile, OutputError, target_of, temporary_beside};
 use crate::report::{DEFAULT_COLUMNS, Format, Report, ReportError, warnings};
 
@@ -262,9 +262,6 @@ impl ReportOutput {
     /// Writes the report, whole or not at all.
     fn write(&self, report: &Report<'_>) -> Result<(), Failure> {
         match &self.target {
-            Target::Stdout if screen::is_stdout_closed() => {
-                Err(Failure::Stdout(io::ErrorKind::BrokenPipe.into()))
-            }
             Target::Stdout => {
                 if self.format.is_binary() && std::io::stdout().is_terminal() {
                     return Err(Failure::Usage(format!(
@@ -276,7 +273,7 @@ impl ReportOutput {
                 let mut bytes = Vec::new();
                 let written = report.write(self.format, &mut bytes);
                 written.map_err(|source| failed(STDOUT.as_ref(), source))?;
-                print_local(self.format == Format::Text, bytes)
+                screen::print_output(self.format == Format::Text, bytes)
             }
             Target::File(path) => write_report(report, self.format, path),
         }

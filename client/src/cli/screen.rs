@@ -21,9 +21,17 @@ pub(crate) fn print_local(is_text: bool, bytes: impl AsRef<[u8]>) -> Result<(), 
     }
 }
 
+/// [`print_local`], for what is to be kept: if there is no standard output, nobody has it.
+pub(crate) fn print_output(is_text: bool, bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
+    if is_stdout_closed() {
+        return Err(Failure::Stdout(io::ErrorKind::BrokenPipe.into()));
+    }
+    print_local(is_text, bytes)
+}
+
 /// Whether the program was started without a standard output. Rust then opens /dev/null in its
 /// place, for reading as well, which a shell's `> /dev/null` does not.
-pub(crate) fn is_stdout_closed() -> bool {
+fn is_stdout_closed() -> bool {
     const READ_AND_WRITE: u32 = 2;
     let told = std::fs::read_to_string("/proc/self/fdinfo/1").unwrap_or_default();
     let flags = told.lines().find_map(|line| line.strip_prefix("flags:"));

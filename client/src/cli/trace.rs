@@ -344,7 +344,7 @@ impl ReportOutput {
             Target::Stdout => {
                 let mut bytes = Vec::new();
                 write(&mut bytes).map_err(|error| Failure::Usage(error.to_string()))?;
-                print_local(self.format == Format::Text, bytes)
+                screen::print_output(self.format == Format::Text, bytes)
             }
             Target::File(path) => Ok(AtomicFile::create(path)?.write_whole(|file| write(file))?),
         }
