@@ -28,7 +28,7 @@ fn the_search_finds_keys() {
         CONTROL.to_vec(),
         format!("{VIEW:?}").into_bytes(),
         format!("{OTHER:x?}").into_bytes(),
-        format!("unikprof-key-1:{}", "11".repeat(32)).into_bytes(),
+        format!("unikprof-key-1:{}", "a7".repeat(32)).into_bytes(),
     ];
     for sent in written {
         let found = std::panic::catch_unwind(|| assert_reveals_no_key(&sent, "here"));
@@ -74,7 +74,7 @@ fn neither_logs_nor_refusals_nor_debug_texts_hold_a_key() {
     let keys: &'static Keys = Box::leak(Box::new(keys));
     let refused = Service::new(agent, Access::Keys(keys)).unwrap_err();
     assert_reveals_no_key(format!("{refused} {refused:?}").as_bytes(), "serving");
-    for digits in ["11".repeat(31), "11".repeat(33), "1G".repeat(32)] {
+    for digits in ["a7".repeat(31), "a7".repeat(33), "aG".repeat(32)] {
         let error = Key::parse(&format!("unikprof-key-1:{digits}")).unwrap_err();
         assert_reveals_no_key(format!("{error} {error:?}").as_bytes(), "a key's text");
     }

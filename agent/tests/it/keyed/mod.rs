@@ -9,11 +9,11 @@ use unikprof_test_kit::noise::{Initiator, Records, key_id};
 use crate::client::{Frame, encoded, frames, read};
 use crate::fake_guest::{FakeAgent, FakeService, agent};
 
-/// The agent's keys.
-pub const VIEW: [u8; 32] = [0x11; 32];
-pub const CONTROL: [u8; 32] = [0x22; 32];
+/// The agent's keys, of bytes that no text has (0x33 is a digit, which a time may have four times).
+pub const VIEW: [u8; 32] = [0xa7; 32];
+pub const CONTROL: [u8; 32] = [0xb9; 32];
 /// A key that the agent does not have.
-pub const OTHER: [u8; 32] = [0x33; 32];
+pub const OTHER: [u8; 32] = [0xd3; 32];
 
 /// A guest with both keys.
 pub fn service() -> (&'static FakeAgent, FakeService) {
