@@ -14,18 +14,18 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use thiserror::Error;
 
-use crate::caller_table;
 use crate::cli::{self, Failure, signals};
-use crate::connection::Address;
-use crate::interrupt::Interrupt;
-use crate::output::OutputError;
-use crate::profile::Unwind;
 use crate::progress::ProgressLine;
-use crate::record::{self, Patience, Session, Settings};
-use crate::recording::{Reading, Recording};
-use crate::report::{Format, Report, ReportOptions, TimelineView};
-use crate::symbols::{ImageOptions, Images, Symbolizer};
-use crate::units;
+use unikprof_link::connection::Address;
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::record::{self, Patience, Session, Settings};
+use unikprof_profile::caller_table;
+use unikprof_profile::output::OutputError;
+use unikprof_profile::profile::Unwind;
+use unikprof_profile::recording::{Reading, Recording};
+use unikprof_profile::symbols::{ImageOptions, Images, Symbolizer};
+use unikprof_profile::units;
+use unikprof_report::report::{Format, Report, ReportOptions, TimelineView};
 
 /// How many functions the table on the screen shows.
 const TOP: usize = 8;

@@ -9,9 +9,9 @@ use unikprof_proto::code::state;
 use unikprof_proto::message::TraceState;
 
 use crate::charset;
-use crate::printable::Printable;
-use crate::record::{Event, Observer, RecorderStatus, RecordingStatus};
-use crate::units::{grouped, std_duration};
+use unikprof_link::record::{Event, Observer, RecorderStatus, RecordingStatus};
+use unikprof_profile::printable::Printable;
+use unikprof_profile::units::{grouped, std_duration};
 
 /// A line that follows the recording, with its samples, its rate and what was not recorded.
 ///

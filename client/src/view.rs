@@ -25,12 +25,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::profile::Profile;
-use crate::report::{Format, Report, ReportError};
-use crate::symbols::{CodeError, Symbolizer};
 use access::{Access, FRONT_END, Verdict};
 use http::{Limits, Request, Response};
 use modules::Modules;
+use unikprof_profile::profile::Profile;
+use unikprof_profile::symbols::{CodeError, Symbolizer};
+use unikprof_report::report::{Format, Report, ReportError};
 
 /// Who has not sent a request's head within 5 s is not a browser.
 const LIMITS: Limits = Limits {

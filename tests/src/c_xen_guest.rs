@@ -4,11 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use unikprof_client::caller_table::ImageTable;
-use unikprof_client::symbols::Image;
 use unikprof_lab::LabError;
 pub use unikprof_lab::guest_image::build_archive;
 use unikprof_lab::guest_image::{locked_folder, run};
+use unikprof_profile::caller_table::ImageTable;
+use unikprof_profile::symbols::Image;
 
 /// The compiler's flags that matter to the profiler or to the kernel; the guide explains them.
 pub const FLAGS: &[&str] = &[

@@ -249,7 +249,7 @@ pub unsafe trait Platform {
 #[cfg(test)]
 mod tests {
     /// The client recognizes `Registers::here` by this path, to omit it where it was inlined into
-    /// blocking code (`is_here` in client/src/symbols/symbolized.rs).
+    /// blocking code (`is_here` in client/profile/src/symbols/symbolized.rs).
     #[test]
     fn registers_keep_the_path_that_the_client_knows() {
         let path = core::any::type_name::<super::Registers>();

@@ -1,6 +1,6 @@
 // The page of a fleet: a row for each guest, drawn again whenever the server is asked.
 import { FLEET_SORTS, cellsOf, chosenGuests, fileNameOf, sparkline, summaryOf } from "./fleet.js";
-import { printable } from "../../page/format.js";
+import { printable } from "../../report/page/format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const LINE = { width: 96, height: 18 };

@@ -1,5 +1,5 @@
 // What is known of the guests of a fleet, as text, in an order, and as lines.
-import { byName, fixed, percent, printable } from "../../page/format.js";
+import { byName, fixed, percent, printable } from "../../report/page/format.js";
 
 /** How long ago something was, in one unit. */
 export function ago(seconds) {

@@ -31,8 +31,8 @@ use deliver::Receiver;
 use spool::{Spool, SpoolError};
 use unikprof_client::cli::shared::CommandError;
 use unikprof_client::exit_code;
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::units;
+use unikprof_link::interrupt::Interrupt;
+use unikprof_profile::units;
 
 use super::config::Config;
 use super::folder::FolderError;

@@ -20,11 +20,11 @@ use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 use toml::Spanned;
 use unikprof_client::cli::shared::CommandError;
-use unikprof_client::connection::Address;
 use unikprof_client::exit_code;
-use unikprof_client::printable::Printable;
-use unikprof_client::record::Mode;
-use unikprof_client::units;
+use unikprof_link::connection::Address;
+use unikprof_link::record::Mode;
+use unikprof_profile::printable::Printable;
+use unikprof_profile::units;
 
 use super::targets::{all, regular};
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use unikprof_client::record::{EventReader, RecordError, Session};
-use unikprof_client::timeline::What;
+use unikprof_link::record::{EventReader, RecordError, Session};
+use unikprof_profile::timeline::What;
 
 use super::member::{Answer, GuestError, Member, log};
 

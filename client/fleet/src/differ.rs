@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use statrs::distribution::{ChiSquared, ContinuousCDF as _, FisherSnedecor};
 
-use unikprof_client::symbols::FunctionId;
+use unikprof_profile::symbols::FunctionId;
 
 /// The chance that a fleet of guests that are alike has one that is told to differ.
 const LEVEL: f64 = 0.01;

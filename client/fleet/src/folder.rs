@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use thiserror::Error;
-use unikprof_client::output::sync_folder;
-use unikprof_client::recording::RecordingError;
+use unikprof_profile::output::sync_folder;
+use unikprof_profile::recording::RecordingError;
 
 use self::hour_file::{Found, HourFile, NEW, Parcel, is_hour_name};
 use super::file_name;
@@ -309,8 +309,8 @@ pub(super) mod tests {
 
     use jiff::Timestamp;
     use tempfile::TempDir;
-    use unikprof_client::frame_reader::encoded;
-    use unikprof_client::recording::{Completeness, Reading, Recording, RecordingWriter};
+    use unikprof_profile::frame_reader::encoded;
+    use unikprof_profile::recording::{Completeness, Reading, Recording, RecordingWriter};
     use unikprof_proto::frame::Message;
     use unikprof_proto::message::{
         Counts, Epoch, Mapping, Nodes, Snapshot, VcpuEnd, VcpuEpoch, Welcome,

@@ -29,10 +29,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use unikprof_client::printable::Printable;
-use unikprof_client::record::{Mode, RecordError, RecordingStatus};
-use unikprof_client::report::Format;
-use unikprof_client::report::served_page;
+use unikprof_link::record::{Mode, RecordError, RecordingStatus};
+use unikprof_profile::printable::Printable;
+use unikprof_report::report::Format;
+use unikprof_report::report::served_page;
 
 use super::config::ExternalUrl;
 use super::member::{Answer, GuestError, LOADS, Load, Member, PROFILES_AT_ONCE, Running, log};

@@ -6,20 +6,20 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use unikprof_client::caller_table::CallerTableError;
-use unikprof_client::connection::{Access, AgentInfo, ConnectionError, Timeouts};
 use unikprof_client::exit_code;
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::key::{Key, KeyFileError};
-use unikprof_client::printable::Printable;
-use unikprof_client::profile::{Counters, Runstate};
-use unikprof_client::record::{
+use unikprof_link::connection::{Access, AgentInfo, ConnectionError, Timeouts};
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::key::{Key, KeyFileError};
+use unikprof_link::record::{
     Patience, RecordError, RecorderStatus, RecordingStatus, RingFill, Session,
 };
-use unikprof_client::recording::RecordingError;
-use unikprof_client::report::ReportError;
-use unikprof_client::symbols::SymbolError;
+use unikprof_profile::caller_table::CallerTableError;
+use unikprof_profile::printable::Printable;
+use unikprof_profile::profile::{Counters, Runstate};
+use unikprof_profile::recording::RecordingError;
+use unikprof_profile::symbols::SymbolError;
 use unikprof_proto::code::{mode, state};
+use unikprof_report::report::ReportError;
 
 use super::config::Guest;
 

@@ -8,9 +8,9 @@
 use std::fmt::{self, Display, Write as _};
 use std::time::UNIX_EPOCH;
 
-use unikprof_client::printable::Printable;
-use unikprof_client::profile::Counters;
-use unikprof_client::record::RecordingStatus;
+use unikprof_link::record::RecordingStatus;
+use unikprof_profile::printable::Printable;
+use unikprof_profile::profile::Counters;
 
 use super::member::{Answer, Known, Member};
 use super::take;
@@ -141,7 +141,7 @@ fn each_recording(known: &Known, tell: impl FnMut(&RecordingStatus)) {
     recordings.filter(|one| !take::is_own(one)).for_each(tell);
 }
 
-fn rings(known: &Known, of: fn(&unikprof_client::record::RingFill) -> u64) -> Option<u64> {
+fn rings(known: &Known, of: fn(&unikprof_link::record::RingFill) -> u64) -> Option<u64> {
     let rings = &known.last.as_ref()?.rings;
     let sum = |sum: u64, ring| sum.saturating_add(of(ring));
     (!rings.is_empty()).then(|| rings.iter().fold(0, sum))

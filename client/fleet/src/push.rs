@@ -23,9 +23,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use unikprof_client::printable::Printable;
-use unikprof_client::profile::Mode;
-use unikprof_client::symbols::Symbolized;
+use unikprof_profile::printable::Printable;
+use unikprof_profile::profile::Mode;
+use unikprof_profile::symbols::Symbolized;
 
 use super::config::{Engine, Guest, Remote};
 use http::Http;

@@ -11,12 +11,12 @@ use serde::Serialize;
 use thiserror::Error;
 use unikprof_client::cli::shared::CommandError;
 use unikprof_client::exit_code;
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::printable::Printable;
-use unikprof_client::profile::{Counters, Profile};
-use unikprof_client::record::{Mode, Outcome, Settings, own_name};
-use unikprof_client::recording::{Completeness, Reading, Recording};
-use unikprof_client::symbols::{FunctionId, GuestMerger, MergedNames, Symbolizer};
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::record::{Mode, Outcome, Settings, own_name};
+use unikprof_profile::printable::Printable;
+use unikprof_profile::profile::{Counters, Profile};
+use unikprof_profile::recording::{Completeness, Reading, Recording};
+use unikprof_profile::symbols::{FunctionId, GuestMerger, MergedNames, Symbolizer};
 
 use super::config::{Config, Guest};
 use super::differ::{Counts, Difference, Differences};
@@ -356,10 +356,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::fs;
 
-    use unikprof_client::caller_table::CallerTableError;
-    use unikprof_client::output::OutputError;
-    use unikprof_client::record::RecordError;
-    use unikprof_client::symbols::SymbolError;
+    use unikprof_link::record::RecordError;
+    use unikprof_profile::caller_table::CallerTableError;
+    use unikprof_profile::output::OutputError;
+    use unikprof_profile::symbols::SymbolError;
 
     use super::super::folder::tests::Sent;
     use super::*;

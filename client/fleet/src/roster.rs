@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use unikprof_client::deadline;
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::key::Key;
+use unikprof_link::deadline;
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::key::Key;
 
 use super::config::{Config, Guest, Place, TargetSource};
 use super::member::{Member, log};

@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use unikprof_client::cli::shared::CommandError;
 use unikprof_client::exit_code;
-use unikprof_client::interrupt::Interrupt;
+use unikprof_link::interrupt::Interrupt;
 
 use super::config::Config;
 use super::contact;

@@ -5,17 +5,17 @@ use std::path::Path;
 use std::sync::MutexGuard;
 use std::time::{Duration, SystemTime};
 
-use unikprof_client::caller_table;
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::profile::{Profile, Unwind};
-use unikprof_client::record::{
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::record::{
     self, Asked, Event, Mode, Observer, Outcome, RecordingStatus, Request, Session, Settings,
     own_name,
 };
-use unikprof_client::recording::{Completeness, Reading, Recording};
-use unikprof_client::report::{Format, Report, ReportOptions, TimelineView};
-use unikprof_client::symbols::{Force, ImageOptions, Images, Symbolizer};
-use unikprof_client::timeline::Moment;
+use unikprof_profile::caller_table;
+use unikprof_profile::profile::{Profile, Unwind};
+use unikprof_profile::recording::{Completeness, Reading, Recording};
+use unikprof_profile::symbols::{Force, ImageOptions, Images, Symbolizer};
+use unikprof_profile::timeline::Moment;
+use unikprof_report::report::{Format, Report, ReportOptions, TimelineView};
 
 use super::config::How;
 use super::member::{GuestError, Hottest, Member, Profiles, Running, advised, always_on, log};
@@ -251,7 +251,7 @@ fn count(member: &Member, profile: &Profile) {
 #[cfg(test)]
 mod tests {
     use super::super::config::Guest;
-    use unikprof_client::profile::{Cost, ProfileBuilder, Runstate, VcpuStats};
+    use unikprof_profile::profile::{Cost, ProfileBuilder, Runstate, VcpuStats};
     use unikprof_proto::code::state;
 
     use super::*;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use clap::Args;
 
 use super::{Failure, values};
-use crate::connection::{Access, Timeouts};
-use crate::key::Key;
+use unikprof_link::connection::{Access, Timeouts};
+use unikprof_link::key::Key;
 
 /// The environment variable that names the key file if the option is absent.
 const VARIABLE: &str = "UNIKPROF_KEY_FILE";

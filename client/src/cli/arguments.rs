@@ -19,9 +19,9 @@ use super::recordings::{
 use super::report::InputArguments;
 use super::time::{ReportTimeArguments, WindowArguments};
 use super::values;
-use crate::connection::Address;
-use crate::profile::Measure;
-use crate::report::FunctionName;
+use unikprof_link::connection::Address;
+use unikprof_profile::profile::Measure;
+use unikprof_report::report::FunctionName;
 
 /// Profile a running Xen unikernel over TCP: record it, download the samples and show where
 /// its time goes
@@ -462,7 +462,7 @@ pub(super) struct ReportOutputArguments {
     pub(super) output: Vec<NamePattern>,
     /// The output format, regardless of the extension; otlp if the client was built with that feature
     #[arg(long, value_parser = values::format())]
-    pub(super) format: Option<crate::report::Format>,
+    pub(super) format: Option<unikprof_report::report::Format>,
 }
 
 const REPORT_HELP: &str = "\
@@ -516,7 +516,7 @@ Examples:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::Timeouts;
+    use unikprof_link::connection::Timeouts;
 
     #[test]
     fn the_commands_are_valid() {

@@ -10,11 +10,11 @@ use serde_json::json;
 use super::failure::Failure;
 use super::outputs::no_input_is_replaced;
 use super::print;
-use crate::caller_table::{ImageTable, block_bytes};
-use crate::output::AtomicFile;
-use crate::printable::path_word;
-use crate::profile::BuildId;
-use crate::symbols::{Image, ImageOptions};
+use unikprof_profile::caller_table::{ImageTable, block_bytes};
+use unikprof_profile::output::AtomicFile;
+use unikprof_profile::printable::path_word;
+use unikprof_profile::profile::BuildId;
+use unikprof_profile::symbols::{Image, ImageOptions};
 
 /// The name that means standard output.
 const STDOUT: &str = "-";

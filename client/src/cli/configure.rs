@@ -14,9 +14,9 @@ use zeroize::Zeroizing;
 use super::failure::Failure;
 use super::outputs::no_input_is_replaced;
 use super::print;
-use crate::key::Key;
-use crate::output::{AtomicFile, OutputError};
-use crate::printable::Printable;
+use unikprof_link::key::Key;
+use unikprof_profile::output::{AtomicFile, OutputError};
+use unikprof_profile::printable::Printable;
 
 /// The arguments of `configure`.
 #[derive(Debug, Args)]

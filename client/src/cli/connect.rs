@@ -23,19 +23,19 @@ use super::signals::{self, Kept};
 use super::top::{self, TopArguments};
 use super::{print, print_local, screen, snapshot, status, trace};
 use crate::allocator;
-use crate::caller_table::{self, Prepared, Reserve};
 use crate::charset::local;
-use crate::interrupt::Interrupt;
-use crate::printable::Printable;
-use crate::profile::Unwind;
 use crate::progress::{ProgressLine, READING_IMAGES, caller_table_warning};
-use crate::record::{
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::record::{
     self, Asked, Event, Observer, Outcome, Patience, RecordError, Request, Session, Settings,
 };
-use crate::recording::{Reading, Recording, holds};
-use crate::report::{Format, Report, ReportOptions, TimelineView, without_sampler};
-use crate::symbols::{SymbolWarning, Symbolizer};
-use crate::timeline::Timeline;
+use unikprof_profile::caller_table::{self, Prepared, Reserve};
+use unikprof_profile::printable::Printable;
+use unikprof_profile::profile::Unwind;
+use unikprof_profile::recording::{Reading, Recording, holds};
+use unikprof_profile::symbols::{SymbolWarning, Symbolizer};
+use unikprof_profile::timeline::Timeline;
+use unikprof_report::report::{Format, Report, ReportOptions, TimelineView, without_sampler};
 
 /// How many functions a recording's answer lists.
 const SHOWN: usize = 10;

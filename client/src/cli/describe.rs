@@ -7,12 +7,12 @@ use jiff::Timestamp;
 use unikprof_proto::code::role;
 use unikprof_proto::message::{Counters, Overhead};
 
-use crate::agent_info::role_name;
-pub(super) use crate::printable::word;
-use crate::printable::{Printable, path_word};
-use crate::profile::{Cost, Mapping};
-use crate::record::{self, RecorderStatus, RecordingStatus, Session, Settings};
-use crate::units::{duration, grouped, rate_text, size};
+use unikprof_link::record::{self, RecorderStatus, RecordingStatus, Session, Settings};
+use unikprof_profile::agent_info::role_name;
+pub(super) use unikprof_profile::printable::word;
+use unikprof_profile::printable::{Printable, path_word};
+use unikprof_profile::profile::{Cost, Mapping};
+use unikprof_profile::units::{duration, grouped, rate_text, size};
 
 /// Who the agent is.
 pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {

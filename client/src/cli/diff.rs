@@ -13,11 +13,11 @@ use super::outputs::{no_input_is_replaced, warn, write_each};
 use super::report::open_by_epoch;
 use super::time::PartArguments;
 use super::{print_local, screen, values};
-use crate::diff::{CompareOptions, Comparison, DiffError, Format, Input};
-use crate::output::AtomicFile;
-use crate::recording::Recording;
-use crate::report::trace::{TraceDiff, TraceOptions, TraceView};
-use crate::report::{self, DEFAULT_COLUMNS};
+use unikprof_profile::output::AtomicFile;
+use unikprof_profile::recording::Recording;
+use unikprof_report::diff::{CompareOptions, Comparison, DiffError, Format, Input};
+use unikprof_report::report::trace::{TraceDiff, TraceOptions, TraceView};
+use unikprof_report::report::{self, DEFAULT_COLUMNS};
 
 #[derive(Debug, Args)]
 #[command(after_help = DIFF_HELP, arg_required_else_help = true)]

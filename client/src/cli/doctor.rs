@@ -9,11 +9,11 @@ use super::arguments::DoctorArguments;
 use super::failure::Failure;
 use super::{names, print, screen};
 use crate::charset;
-use crate::connection::Address;
-use crate::doctor::{Answers, Diagnosis, Verdict};
-use crate::interrupt::Interrupt;
-use crate::record::{Patience, Session, Settings};
-use crate::recording::{Reading, Recording};
+use unikprof_link::connection::Address;
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::record::{Patience, Session, Settings};
+use unikprof_profile::recording::{Reading, Recording};
+use unikprof_report::doctor::{Answers, Diagnosis, Verdict};
 
 /// What the user means.
 #[derive(Debug, PartialEq, Eq)]

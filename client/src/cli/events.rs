@@ -13,11 +13,11 @@ use super::arguments::EventsArguments;
 use super::failure::Failure;
 use super::{print, signals};
 use crate::charset;
-use crate::interrupt::Interrupt;
-use crate::printable::Printable;
-use crate::record::{EventReader, RecordError, RecordingStatus, Session};
-use crate::timeline::{Event, Moment, WallClock, What, Window};
-use crate::units::grouped;
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::record::{EventReader, RecordError, RecordingStatus, Session};
+use unikprof_profile::printable::Printable;
+use unikprof_profile::timeline::{Event, Moment, WallClock, What, Window};
+use unikprof_profile::units::grouped;
 
 /// Which events are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

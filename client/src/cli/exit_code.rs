@@ -24,16 +24,16 @@ use unikprof_proto::code::refusal;
 
 use super::failure::Failure;
 use super::recover::RecoverError;
-use crate::caller_table::{CallerTableError, Note};
-use crate::connection::ConnectionError;
 #[cfg(feature = "demo")]
 use crate::demo::DemoError;
-use crate::diff::DiffError;
-use crate::key::KeyFileError;
-use crate::plan::OrderError;
-use crate::record::RecordError;
-use crate::report::{AnnotationError, ReportError};
 use crate::view::ViewError;
+use unikprof_link::connection::ConnectionError;
+use unikprof_link::key::KeyFileError;
+use unikprof_link::plan::OrderError;
+use unikprof_link::record::RecordError;
+use unikprof_profile::caller_table::{CallerTableError, Note};
+use unikprof_report::diff::DiffError;
+use unikprof_report::report::{AnnotationError, ReportError};
 
 /// Done.
 pub const SUCCESS: u8 = 0;
@@ -229,6 +229,9 @@ mod tests {
         let refused = |code| of_connection(&ConnectionError::Refused { code, text: "no".into() });
         assert_eq!(refused(refusal::BUSY), 5);
         assert_eq!(refused(refusal::NO_RECORDING), 11);
-        assert_eq!(Failure::from(crate::recording::RecordingError::NoFiles).exit_code(), 6);
+        assert_eq!(
+            Failure::from(unikprof_profile::recording::RecordingError::NoFiles).exit_code(),
+            6
+        );
     }
 }

@@ -9,18 +9,18 @@ use super::output_format::UnknownOutputFormat;
 use super::outputs::note;
 use super::recover::RecoverError;
 use super::shared::CommandError;
-use crate::caller_table::{CallerTableError, CompileError};
-use crate::connection::ConnectionError;
-use crate::diff::DiffError;
-use crate::key::{KeyFileError, NoRandomness};
-use crate::output::OutputError;
-use crate::plan::OrderError;
-use crate::record::RecordError;
-use crate::recording::RecordingError;
-use crate::report::{AnnotationError, FunctionError, ReportError};
-use crate::symbols::SymbolError;
-use crate::timeline::MomentError;
 use crate::view::ViewError;
+use unikprof_link::connection::ConnectionError;
+use unikprof_link::key::{KeyFileError, NoRandomness};
+use unikprof_link::plan::OrderError;
+use unikprof_link::record::RecordError;
+use unikprof_profile::caller_table::{CallerTableError, CompileError};
+use unikprof_profile::output::OutputError;
+use unikprof_profile::recording::RecordingError;
+use unikprof_profile::symbols::SymbolError;
+use unikprof_profile::timeline::MomentError;
+use unikprof_report::diff::DiffError;
+use unikprof_report::report::{AnnotationError, FunctionError, ReportError};
 
 /// Every error of the program, with its message and exit code.
 #[derive(Debug, Error)]

@@ -9,7 +9,7 @@ use clap_mangen::Man;
 
 use super::failure::Failure;
 use super::print;
-use crate::output::OutputError;
+use unikprof_profile::output::OutputError;
 
 pub(super) const HELP: &str = "\
 Below the prefix it writes share/man/man1, share/bash-completion/completions,

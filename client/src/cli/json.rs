@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use unikprof_proto::code::start_flag;
 
-use crate::agent_info::role_name;
-use crate::profile::Profile;
-use crate::record::{Keep, RecorderStatus, RecordingStatus, RingFill, Session, Settings};
-use crate::recording::{Completeness, Recording};
+use unikprof_link::record::{Keep, RecorderStatus, RecordingStatus, RingFill, Session, Settings};
+use unikprof_profile::agent_info::role_name;
+use unikprof_profile::profile::Profile;
+use unikprof_profile::recording::{Completeness, Recording};
 
 /// Who the agent is, for programs.
 pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {

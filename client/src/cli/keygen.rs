@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::failure::Failure;
 use super::print;
-use crate::key::{Key, Role};
+use unikprof_link::key::{Key, Role};
 
 /// The arguments of `keygen`.
 #[derive(Debug, Args)]

@@ -10,18 +10,20 @@ use super::names::NameArguments;
 use super::recordings::UnwindArguments;
 use super::signals::Kept;
 use super::{print, print_local, values};
-use crate::interrupt::Interrupt;
-use crate::leaks;
-use crate::output::OutputError;
-use crate::printable::Printable;
-use crate::profile::{Amounts, Frame, Held, LiveSample, Mode as RecordedMode, NodeId, Profile};
 use crate::progress::{ProgressLine, READING_IMAGES};
-use crate::record::{self, Mode, Outcome, Session, Settings, own_name};
-use crate::recording::{Reading, Recording};
-use crate::report::heap::{is_lower_bound, warnings};
-use crate::report::without_sampler;
-use crate::symbols::Symbolizer;
-use crate::units::duration;
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::record::{self, Mode, Outcome, Session, Settings, own_name};
+use unikprof_profile::output::OutputError;
+use unikprof_profile::printable::Printable;
+use unikprof_profile::profile::{
+    Amounts, Frame, Held, LiveSample, Mode as RecordedMode, NodeId, Profile,
+};
+use unikprof_profile::recording::{Reading, Recording};
+use unikprof_profile::symbols::Symbolizer;
+use unikprof_profile::units::duration;
+use unikprof_report::leaks;
+use unikprof_report::report::heap::{is_lower_bound, warnings};
+use unikprof_report::report::without_sampler;
 
 pub(super) const HELP: &str = "\
 A stack is shown if allocations that were made after A and are older than

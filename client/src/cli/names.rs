@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::failure::Failure;
-use crate::agent_info::AgentInfo;
-use crate::printable::path_word;
-use crate::profile::{Architecture, ProfileBuilder, RecordingInfo};
+use unikprof_profile::agent_info::AgentInfo;
+use unikprof_profile::printable::path_word;
+use unikprof_profile::profile::{Architecture, ProfileBuilder, RecordingInfo};
 #[cfg(feature = "debuginfod")]
-use crate::symbols::Debuginfod;
-use crate::symbols::{Force, ImageOptions, Images, Symbolizer};
+use unikprof_profile::symbols::Debuginfod;
+use unikprof_profile::symbols::{Force, ImageOptions, Images, Symbolizer};
 
 /// Where names come from.
 #[derive(Debug, Clone, Default, Args)]

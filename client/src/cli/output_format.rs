@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::report;
+use unikprof_report::report;
 
 /// A raw recording, or a report in one of its formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -11,8 +11,8 @@ use super::name_pattern::{NamePattern, NamedAfter};
 use super::output_format::OutputFormat;
 use super::screen;
 use super::shared::CommandError;
-use crate::output::{AtomicFile, OutputError, target_of, temporary_beside};
-use crate::report::{DEFAULT_COLUMNS, Format, Report, ReportError, warnings};
+use unikprof_profile::output::{AtomicFile, OutputError, target_of, temporary_beside};
+use unikprof_report::report::{DEFAULT_COLUMNS, Format, Report, ReportError, warnings};
 
 /// The name that means standard output.
 const STDOUT: &str = "-";

@@ -6,8 +6,10 @@ use super::arguments::OutputArguments;
 use super::failure::Failure;
 use super::names::NameArguments;
 use super::values;
-use crate::profile::Unwind;
-use crate::record::{DEFAULT_INTERVAL_BYTES, DEFAULT_NAME, Keep, Mode, Preset, Settings, own_name};
+use unikprof_link::record::{
+    DEFAULT_INTERVAL_BYTES, DEFAULT_NAME, Keep, Mode, Preset, Settings, own_name,
+};
+use unikprof_profile::profile::Unwind;
 
 pub(super) const RECORD_HELP: &str = "\
 The recording runs beside others in the guest, under a generated name. Its

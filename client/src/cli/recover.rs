@@ -15,11 +15,11 @@ use super::failure::Failure;
 use super::output_format::OutputFormat;
 use super::outputs::no_input_is_replaced;
 use super::print;
-use crate::output::AtomicFile;
-use crate::printable::{Printable, path_word};
-use crate::recording::{Completeness, Reading, Recording};
-use crate::recover::{Missing, Remains, Search};
-use crate::units::grouped;
+use unikprof_profile::output::AtomicFile;
+use unikprof_profile::printable::{Printable, path_word};
+use unikprof_profile::recording::{Completeness, Reading, Recording};
+use unikprof_profile::recover::{Missing, Remains, Search};
+use unikprof_profile::units::grouped;
 
 /// The name that means standard input or output.
 const STANDARD: &str = "-";

@@ -12,11 +12,13 @@ use super::name_pattern::NamedAfter;
 use super::outputs::{ReportOutput, no_input_is_replaced};
 use super::time::no_samples;
 use super::values;
-use crate::printable::Printable;
-use crate::profile::{Measure, Profile};
 use crate::progress::{ProgressLine, READING_IMAGES};
-use crate::recording::{Reading, Recording, RecordingError};
-use crate::report::{Annotation, Calls, Direction, Format, Report, ReportOptions, without_sampler};
+use unikprof_profile::printable::Printable;
+use unikprof_profile::profile::{Measure, Profile};
+use unikprof_profile::recording::{Reading, Recording, RecordingError};
+use unikprof_report::report::{
+    Annotation, Calls, Direction, Format, Report, ReportOptions, without_sampler,
+};
 
 pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     let symbolizer = arguments.names.symbolizer()?;

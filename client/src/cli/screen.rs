@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::Failure;
 use crate::charset;
-use crate::report::DEFAULT_COLUMNS;
+use unikprof_report::report::DEFAULT_COLUMNS;
 
 /// Writes to stdout. A reader that has gone, as in `| head`, ends the program quietly.
 pub(crate) fn print(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {

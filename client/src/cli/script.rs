@@ -8,7 +8,7 @@ use super::failure::Failure;
 use super::names::NameArguments;
 use super::report::InputArguments;
 use super::time::{PartArguments, no_times};
-use crate::report::{FunctionName, Report, ReportOptions, ScriptFormat};
+use unikprof_report::report::{FunctionName, Report, ReportOptions, ScriptFormat};
 
 #[derive(Debug, Args)]
 #[command(after_help = SCRIPT_HELP, arg_required_else_help = true)]

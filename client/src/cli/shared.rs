@@ -15,9 +15,9 @@ pub use super::outputs::{ReportOutput, Target};
 pub use super::values::{nanoseconds, rate};
 use super::{install_docs, outputs, signals};
 use crate::exit_code;
-use crate::interrupt::Interrupt;
-use crate::output::OutputError;
 use crate::progress;
+use unikprof_link::interrupt::Interrupt;
+use unikprof_profile::output::OutputError;
 
 /// An error of a subcommand: its message, and the program's exit code.
 #[derive(Debug)]

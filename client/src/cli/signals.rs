@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::exit_code;
-use crate::interrupt::Interrupt;
+use unikprof_link::interrupt::Interrupt;
 
 /// How long a program that gives up has to end in good order.
 const LAST_WORDS: Duration = Duration::from_secs(1);

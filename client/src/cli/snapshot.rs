@@ -10,12 +10,14 @@ use super::failure::Failure;
 use super::names::NameArguments;
 use super::{print, signals, values};
 use crate::charset;
-use crate::interrupt::Interrupt;
-use crate::printable::Printable;
-use crate::profile::{Architecture, ProfileBuilder, RecordingInfo};
-use crate::record::{RecordError, Session, Snapshot, SnapshotError, VcpuSnapshot};
-use crate::symbols::{Symbol, Symbolized, Symbolizer};
-use crate::units::{duration, std_duration};
+use unikprof_link::interrupt::Interrupt;
+pub(super) use unikprof_link::record::{
+    RecordError, Session, Snapshot, SnapshotError, VcpuSnapshot,
+};
+use unikprof_profile::printable::Printable;
+use unikprof_profile::profile::{Architecture, ProfileBuilder, RecordingInfo};
+use unikprof_profile::symbols::{Symbol, Symbolized, Symbolizer};
+use unikprof_profile::units::{duration, std_duration};
 
 pub(super) const HELP: &str = "\
 Interrupts each vCPU once, which takes microseconds, and prints its registers,

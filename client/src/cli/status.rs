@@ -6,12 +6,12 @@ use unikprof_proto::code::{start_flag, state};
 use unikprof_proto::message::Peers;
 
 use super::describe::{access, cost, counted, held_by, timestamp};
-use crate::agent_info::AgentInfo;
-use crate::printable::Printable;
-use crate::profile::{Counters, Mode};
-use crate::record::{RecorderStatus, RecordingStatus, RingFill, Session};
-use crate::recorder_status::peer_words;
-use crate::units::{amount_with_unit, duration, grouped, percent};
+use unikprof_link::record::{RecorderStatus, RecordingStatus, RingFill, Session};
+use unikprof_profile::agent_info::AgentInfo;
+use unikprof_profile::printable::Printable;
+use unikprof_profile::profile::{Counters, Mode};
+use unikprof_profile::recorder_status::peer_words;
+use unikprof_profile::units::{amount_with_unit, duration, grouped, percent};
 
 /// All recordings, a line each, and the agent.
 pub(super) fn all(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> String {

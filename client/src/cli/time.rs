@@ -4,11 +4,11 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::values;
-use crate::profile::Profile;
-use crate::record::Asked;
-use crate::recording::Recording;
-use crate::report::TimelineView;
-use crate::timeline::{Extent, Moment, RecordingSpan, SpanFilter, Timeline, Window};
+use unikprof_link::record::Asked;
+use unikprof_profile::profile::Profile;
+use unikprof_profile::recording::Recording;
+use unikprof_profile::timeline::{Extent, Moment, RecordingSpan, SpanFilter, Timeline, Window};
+use unikprof_report::report::TimelineView;
 
 /// The part of a recording's time that is wanted; one meaning for every subcommand that takes it.
 #[derive(Debug, Clone, Args)]
@@ -239,7 +239,7 @@ fn expect_span(timeline: &Timeline, name: &str) -> Result<(), Failure> {
     }
     let names: Vec<String> = tables
         .iter()
-        .map(|table| format!("`{}`", crate::printable::Printable(&table.name)))
+        .map(|table| format!("`{}`", unikprof_profile::printable::Printable(&table.name)))
         .collect();
     Err(Failure::Usage(if names.is_empty() {
         format!("no span is called `{name}`: the guest recorded no spans")

@@ -16,10 +16,10 @@ use super::names::NameArguments;
 use super::recordings::SamplingArguments;
 use super::{print, signals, values};
 use crate::charset;
-use crate::interrupt::Interrupt;
-use crate::record::{RecordError, Session, Settings, own_name};
-use crate::symbols::Symbolizer;
 use picture::Picture;
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::record::{RecordError, Session, Settings, own_name};
+use unikprof_profile::symbols::Symbolizer;
 pub(super) use watch::Target;
 use watch::Watch;
 

@@ -14,17 +14,17 @@ use super::output_format::OutputFormat;
 use super::outputs::{Plan, ReportOutput, Target, is_device, no_input_is_replaced, write_each};
 use super::signals::Kept;
 use super::{print, print_local, screen, values};
-use crate::interrupt::Interrupt;
-use crate::output::AtomicFile;
-use crate::plan::{self, Wanted};
-use crate::printable::path_word;
 use crate::progress::ProgressLine;
-use crate::record::{self, Outcome, RecordError, Session};
-use crate::recording::{Reading, Recording};
-use crate::report::trace::{Sort, TraceOptions, TraceView, check_format};
-use crate::report::{Format, SortBy};
-use crate::symbols::Symbolizer;
-use crate::trace::Pattern;
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::plan::{self, Wanted};
+use unikprof_link::record::{self, Outcome, RecordError, Session};
+use unikprof_profile::output::AtomicFile;
+use unikprof_profile::printable::path_word;
+use unikprof_profile::recording::{Reading, Recording};
+use unikprof_profile::symbols::Symbolizer;
+use unikprof_profile::trace::Pattern;
+use unikprof_report::report::trace::{Sort, TraceOptions, TraceView, check_format};
+use unikprof_report::report::{Format, SortBy};
 
 /// The slowest calls that are shown.
 const SLOWEST: usize = 10;

@@ -6,8 +6,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use unikprof_proto::message::{MAX_INTERVAL_BYTES, MAX_NAME, MIN_INTERVAL_BYTES};
 
 use super::output_format::OutputFormat;
-use crate::report::Format;
-use crate::units;
+use unikprof_profile::units;
+use unikprof_report::report::Format;
 
 /// A report's format, by its name.
 pub(super) fn format() -> impl TypedValueParser<Value = Format> {

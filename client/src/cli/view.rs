@@ -10,9 +10,9 @@ use super::names::NameArguments;
 use super::print;
 use super::report::InputArguments;
 use super::time::PartArguments;
-use crate::report::without_sampler;
-use crate::report::{Report, ReportOptions};
 use crate::view::{Server, View};
+use unikprof_report::report::without_sampler;
+use unikprof_report::report::{Report, ReportOptions};
 
 #[derive(Debug, Args)]
 #[command(after_help = VIEW_HELP, arg_required_else_help = true)]

@@ -6,7 +6,7 @@ pub(super) use linux::start;
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 pub(super) fn start(
     _ends: &std::sync::Arc<std::sync::atomic::AtomicBool>,
-) -> Result<crate::connection::Address, super::DemoError> {
+) -> Result<unikprof_link::connection::Address, super::DemoError> {
     Err(super::DemoError::Unsupported)
 }
 
@@ -21,8 +21,8 @@ mod linux {
     use unikprof_agent::hosted::{self, Config, Guest};
     use unikprof_demo_service::{RequestGenerator, Service};
 
-    use crate::connection::Address;
     use crate::demo::DemoError;
+    use unikprof_link::connection::Address;
 
     /// How many notes each vCPU's service keeps.
     const NOTES: usize = 128;

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
-use crate::profile::{Mapping, Profile};
-use crate::report::firefox_library;
+use unikprof_profile::profile::{Mapping, Profile};
+use unikprof_report::report::firefox_library;
 
 /// The mappings by name and debug id.
 pub(super) struct Modules(HashMap<(String, String), Vec<Mapping>>);

@@ -8,10 +8,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
 use super::{Answer, View};
-use crate::printable::Printable;
-use crate::profile::{FrameId, Profile};
-use crate::report::{decode_of, listing, source_text};
-use crate::symbols::{FunctionKind, MappedAddress, Symbol, Symbolized};
+use unikprof_profile::printable::Printable;
+use unikprof_profile::profile::{FrameId, Profile};
+use unikprof_profile::symbols::{FunctionKind, MappedAddress, Symbol, Symbolized};
+use unikprof_report::report::{decode_of, listing, source_text};
 
 /// Reads a query, or says what is wrong with it.
 fn parsed<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Answer> {

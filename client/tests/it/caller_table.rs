@@ -1,13 +1,6 @@
 //! The caller table as the agent and the user meet it: sent before a recording, left out, refused,
 //! and written to a file.
 
-#[path = "../../src/caller_table/test_elf.rs"]
-#[allow(dead_code)]
-mod test_elf;
-#[path = "../../src/caller_table/test_frames.rs"]
-#[allow(dead_code)]
-mod test_frames;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -20,10 +13,10 @@ use gimli::X86_64;
 use gimli::write::CallFrameInstruction;
 use serde_json::Value;
 use tempfile::TempDir;
-use test_elf::{CODE_ADDRESS, CODE_OFFSET, TestElf};
-use test_frames::frame_table;
 use unikprof_proto::caller_table::{Row, Rule, TableFile, checksum};
 use unikprof_proto::code::{message_type as types, mode, refusal, start_flag};
+use unikprof_test_kit::call_frames::{self, frame_table};
+use unikprof_test_kit::elf::{CODE_ADDRESS, CODE_OFFSET, TestElf};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_unikprof-client");
 const BUILD_ID: &[u8] = &[0xc0, 0xff, 0xee, 1];
@@ -97,7 +90,7 @@ fn eh_frame(functions: u64) -> Vec<u8> {
     ];
     let steps = |function| if function % 2 == 0 { &steps[..] } else { &[] };
     let functions = (0..functions).map(|at| (at * STRIDE, 16, steps(at)));
-    test_frames::eh_frame(&frame_table(&functions.collect::<Vec<_>>()))
+    call_frames::eh_frame(&frame_table(&functions.collect::<Vec<_>>()))
 }
 
 /// Runs, demands this exit code, and answers stdout and stderr.

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 use unikprof_client::exit_code;
-use unikprof_client::key::{Key, Role};
+use unikprof_link::key::{Key, Role};
 use unikprof_proto::image_settings::{CAPACITY, MAGIC, text};
 
 /// Where the place is, in bytes that are no settings.

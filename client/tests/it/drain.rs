@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::peer::{self, PATIENT, Peer, Ring, Script, encode, program, ring, samples_of};
-use unikprof_client::connection::Access;
 use unikprof_client::exit_code;
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::record::{self, Event, Observer, RecordError, Settings};
-use unikprof_client::recording::{Completeness, Reading, Recording};
-use unikprof_client::timeline::Window;
+use unikprof_link::connection::Access;
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::record::{self, Event, Observer, RecordError, Settings};
+use unikprof_profile::recording::{Completeness, Reading, Recording};
+use unikprof_profile::timeline::Window;
 use unikprof_proto::code::{message_type as types, mode, refusal};
 use unikprof_proto::message::Started;
 use unikprof_proto::ring::kind;

@@ -4,9 +4,11 @@ use std::io::Read as _;
 
 use flate2::read::GzDecoder;
 use serde_json::Value;
-use unikprof_client::profile::{Frame, Mapping, Profile, ProfileBuilder, RecordingInfo, VcpuStats};
-use unikprof_client::report::{Format, Report, ReportError, ReportOptions};
-use unikprof_client::symbols::{ImageOptions, Images, Symbolizer};
+use unikprof_profile::profile::{
+    Frame, Mapping, Profile, ProfileBuilder, RecordingInfo, VcpuStats,
+};
+use unikprof_profile::symbols::{ImageOptions, Images, Symbolizer};
+use unikprof_report::report::{Format, Report, ReportError, ReportOptions};
 
 /// What each format that is built in, but for those of traces, writes.
 fn written(profile: &Profile, symbols: &str) -> Vec<(Format, Result<Vec<u8>, ReportError>)> {

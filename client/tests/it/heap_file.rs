@@ -8,9 +8,9 @@ use std::time::Duration;
 use crate::peer::program::{command, has, json, run, signal};
 use crate::peer::{PATIENT, Peer, Script};
 use unikprof_client::exit_code;
-use unikprof_client::profile::{Frame, Mode, Unit};
-use unikprof_client::record::{self, Request};
-use unikprof_client::recording::{Reading, Recording};
+use unikprof_link::record::{self, Request};
+use unikprof_profile::profile::{Frame, Mode, Unit};
+use unikprof_profile::recording::{Reading, Recording};
 use unikprof_proto::code::{frame_code, mode};
 use unikprof_proto::live;
 
@@ -62,7 +62,7 @@ fn write(directory: &Path, name: &str, script: &Script, epochs: &[u64]) -> PathB
 
 fn stacks(recording: &Recording) -> Vec<(Vec<Frame>, u64)> {
     let profile = &recording.profile;
-    let frames = |sample: &unikprof_client::profile::Sample| {
+    let frames = |sample: &unikprof_profile::profile::Sample| {
         profile.stack(sample.node).map(|id| profile.frame(id)).collect()
     };
     let mut stacks: Vec<_> = profile.samples().iter().map(|s| (frames(s), s.count)).collect();

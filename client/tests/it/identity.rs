@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use tempfile::TempDir;
-use unikprof_client::profile::{Frame, Mapping, Profile, ProfileBuilder};
-use unikprof_client::report::{Format, Report, ReportOptions};
-use unikprof_client::symbols::{Force, Images, Symbolized, Symbolizer};
+use unikprof_profile::profile::{Frame, Mapping, Profile, ProfileBuilder};
+use unikprof_profile::symbols::{Force, Images, Symbolized, Symbolizer};
+use unikprof_report::report::{Format, Report, ReportOptions};
 
 use crate::compiled::{Program, nothing_found, run};
 

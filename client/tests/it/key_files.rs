@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::peer::keyed::{Keyed, OTHER_SECRET, SECRET, key};
 use crate::peer::program::has;
 use crate::peer::{Peer, Script, program};
-use unikprof_client::key::{Key, Role};
+use unikprof_link::key::{Key, Role};
 use unikprof_proto::code::role;
 use unikprof_proto::message::Peers;
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::peer::keyed::{Keyed, OTHER_SECRET, SECRET, Tamper, key};
 use crate::peer::program::{has, is_empty};
 use crate::peer::{PATIENT, Peer, Script};
-use unikprof_client::connection::{Access, ConnectionError};
 use unikprof_client::exit_code;
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::record::{self, RecordError, Request, Session, Settings};
-use unikprof_client::recording::{Completeness, Reading, Recording};
+use unikprof_link::connection::{Access, ConnectionError};
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::record::{self, RecordError, Request, Session, Settings};
+use unikprof_profile::recording::{Completeness, Reading, Recording};
 use unikprof_proto::code::{refusal, role};
 use unikprof_test_kit::assert_is;
 

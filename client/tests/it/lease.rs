@@ -3,7 +3,7 @@
 use crate::peer::program::{connect, has, is_empty, json};
 use crate::peer::{Peer, Ring, Script, ring};
 use serde_json::Value;
-use unikprof_client::recording::{Reading, Recording};
+use unikprof_profile::recording::{Reading, Recording};
 use unikprof_proto::code::{message_type as types, refusal, start_flag};
 use unikprof_proto::ring::kind;
 

@@ -13,9 +13,9 @@ use crate::peer::ring::{self, record};
 use crate::peer::{Script, program};
 use flate2::read::GzDecoder;
 use prost::Message as _;
-use unikprof_client::profile::{Counters, TimeSpan};
-use unikprof_client::recording::{Reading, Recording, RecordingError};
-use unikprof_client::timeline::{SpanFilter, Window};
+use unikprof_profile::profile::{Counters, TimeSpan};
+use unikprof_profile::recording::{Reading, Recording, RecordingError};
+use unikprof_profile::timeline::{SpanFilter, Window};
 use unikprof_proto::code::mode;
 use unikprof_proto::message::RingHead;
 use unikprof_proto::ring::{Record, kind};
@@ -61,7 +61,7 @@ fn dumps_add_up_whatever_their_order_and_their_gap_is_told() {
     assert_eq!(profile.counters().missing, missing);
     assert_eq!(profile.samples().len(), one.samples().len());
     assert_eq!(profile.recording().elapsed_ns, 3 * one.recording().elapsed_ns);
-    let lateness = |profile: &unikprof_client::profile::Profile| {
+    let lateness = |profile: &unikprof_profile::profile::Profile| {
         profile.lateness_ns().map(|distribution| distribution.count())
     };
     assert_eq!(lateness(profile), lateness(&one).map(|count| 3 * count));

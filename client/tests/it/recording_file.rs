@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::peer::program::has;
 use crate::peer::{Script, encode};
-use unikprof_client::profile::{Frame, Mode, Profile, SpecialFrame, Unit};
-use unikprof_client::recording::{Completeness, Reading, Recording, RecordingError};
+use unikprof_profile::profile::{Frame, Mode, Profile, SpecialFrame, Unit};
+use unikprof_profile::recording::{Completeness, Reading, Recording, RecordingError};
 use unikprof_proto::file::{FileEnd, FileHeader, preamble};
 use unikprof_proto::frame::Message;
 use unikprof_proto::message::Nodes;

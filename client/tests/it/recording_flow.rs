@@ -4,11 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::peer::{self, Fold, PATIENT, Peer, Script, program};
-use unikprof_client::connection::{Access, ConnectionError};
 use unikprof_client::exit_code;
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::record::{self, Event, Observer, Outcome, RecordError, Request, Settings};
-use unikprof_client::recording::{Completeness, Reading, Recording};
+use unikprof_link::connection::{Access, ConnectionError};
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::record::{self, Event, Observer, Outcome, RecordError, Request, Settings};
+use unikprof_profile::recording::{Completeness, Reading, Recording};
 use unikprof_proto::code::{message_type as types, refusal};
 use unikprof_test_kit::assert_is;
 

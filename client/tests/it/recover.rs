@@ -106,7 +106,7 @@ fn nothing_is_an_error_that_says_why() {
     let lines = log.lines().filter(|line| line.starts_with("unikprof:"));
     let cut: String = lines.map(|line| line[..70].to_owned() + "\n").collect();
     fs::write(directory.join("short.log"), cut).unwrap();
-    fs::write(directory.join("demo.unikprof"), unikprof_client::recording::MAGIC).unwrap();
+    fs::write(directory.join("demo.unikprof"), unikprof_profile::recording::MAGIC).unwrap();
     for (file, said) in [
         ("end.log", "the description of the guest"),
         ("other.log", "panic handler"),

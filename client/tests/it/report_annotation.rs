@@ -6,11 +6,11 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
-use unikprof_client::profile::{
+use unikprof_profile::profile::{
     Architecture, Frame, Profile, ProfileBuilder, RecordingInfo, SpecialFrame,
 };
-use unikprof_client::report::{Annotation, AnnotationError, Format, Report, ReportOptions};
-use unikprof_client::symbols::{CodeError, Force, Images, Symbolizer};
+use unikprof_profile::symbols::{CodeError, Force, Images, Symbolizer};
+use unikprof_report::report::{Annotation, AnnotationError, Format, Report, ReportOptions};
 use unikprof_test_kit::assert_is;
 
 use crate::compiled::{C_SOURCE, Program, damaged_copies, nothing_found, run};

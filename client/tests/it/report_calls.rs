@@ -1,9 +1,9 @@
 //! The calls to and from a function: each stack counts once, also where the function calls itself.
 
 use serde_json::Value;
-use unikprof_client::profile::{Frame, Profile, ProfileBuilder};
-use unikprof_client::report::{Calls, Direction, Format, Report, ReportOptions};
-use unikprof_client::symbols::{ImageOptions, Images, Symbolizer};
+use unikprof_profile::profile::{Frame, Profile, ProfileBuilder};
+use unikprof_profile::symbols::{ImageOptions, Images, Symbolizer};
+use unikprof_report::report::{Calls, Direction, Format, Report, ReportOptions};
 
 const MAIN: u64 = 0x1001;
 const OTHER: u64 = 0x2001;

@@ -1,8 +1,10 @@
 //! Intervals beside shares hold the truth, whatever the samples were that did not come.
 
-use unikprof_client::profile::{Counters, Frame, Profile, ProfileBuilder, SpecialFrame, VcpuStats};
-use unikprof_client::report::{Format, FunctionRow, FunctionTable, Report, ReportOptions};
-use unikprof_client::symbols::Symbolizer;
+use unikprof_profile::profile::{
+    Counters, Frame, Profile, ProfileBuilder, SpecialFrame, VcpuStats,
+};
+use unikprof_profile::symbols::Symbolizer;
+use unikprof_report::report::{Format, FunctionRow, FunctionTable, Report, ReportOptions};
 
 fn hot() -> Frame {
     Frame::leaf(0x1000)

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use object::{Object, ObjectSection, ObjectSymbol};
 use tempfile::TempDir;
-use unikprof_client::profile::{
+use unikprof_profile::profile::{
     Architecture, Frame, FrameId, Mapping, Profile, ProfileBuilder, RecordingInfo,
 };
-use unikprof_client::symbols::{
+use unikprof_profile::symbols::{
     Debuginfod, DownloadLimits, Force, ImageOptions, Images, SymbolError, SymbolWarning,
     Symbolized, Symbolizer,
 };

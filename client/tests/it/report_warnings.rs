@@ -6,7 +6,7 @@ use std::fs;
 use std::time::Duration;
 
 use crate::peer::{self, Peer, Script, program};
-use unikprof_client::record::{self, Request};
+use unikprof_link::record::{self, Request};
 
 const NO_IMAGE: &str = "warning: no image for /boot/guest.elf";
 

@@ -1,23 +1,20 @@
 //! Recording files with rings: what happened when comes back, a window of it is a profile, and what
 //! a crashed guest left is read.
 
-#[path = "../../src/golden.rs"]
-mod golden;
-
 use std::io::Read as _;
 use std::path::Path;
 
 use crate::peer::ring::{self, record};
 use crate::peer::{self, program};
 use crate::peer::{Script, encode};
-use unikprof_client::recording::{Reading, Recording, RecordingError};
-use unikprof_client::report::{Format, Report, ReportOptions, TimelineView};
-use unikprof_client::symbols::Symbolizer;
-use unikprof_client::timeline::{SpanFilter, Window};
+use unikprof_profile::recording::{Reading, Recording, RecordingError};
+use unikprof_profile::symbols::Symbolizer;
+use unikprof_profile::timeline::{SpanFilter, Window};
 use unikprof_proto::code::mode;
 use unikprof_proto::file::{BlockHead, FileEnd, FileHeader, preamble};
 use unikprof_proto::message::{Epoch, RingHead};
 use unikprof_proto::ring::{Record, kind, outcome};
+use unikprof_report::report::{Format, Report, ReportOptions, TimelineView};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -911,5 +908,10 @@ fn the_seconds_are_as_blessed() {
     });
     let mut found = Vec::new();
     report.write(Format::Text, &mut found).unwrap();
-    golden::check("report_golden/timeline.txt", &String::from_utf8(found).unwrap());
+    let bless = "UNIKPROF_BLESS=1 cargo test -p unikprof-client --test it timeline";
+    unikprof_test_kit::golden::check(
+        "client/tests/golden/timeline.txt",
+        &String::from_utf8(found).unwrap(),
+        bless,
+    );
 }

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use unikprof_client::recording::{Reading, Recording};
-use unikprof_client::report::{Format, Report, ReportOptions};
-use unikprof_client::symbols::{ImageOptions, Images, Symbolizer};
+use unikprof_profile::recording::{Reading, Recording};
+use unikprof_profile::symbols::{ImageOptions, Images, Symbolizer};
+use unikprof_report::report::{Format, Report, ReportOptions};
 
 use super::collect::audit;
 use super::processes::Guests;

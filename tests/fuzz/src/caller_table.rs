@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use unikprof_client::caller_table::ImageTable;
-use unikprof_client::symbols::Image;
+use unikprof_profile::caller_table::ImageTable;
+use unikprof_profile::symbols::Image;
 use unikprof_proto::caller_table::TableFile;
 
-use crate::elf::TestElf;
+use unikprof_test_kit::elf::TestElf;
 use crate::input::Input;
 use crate::recording::bounded;
 
@@ -53,7 +53,7 @@ fn compile(file: Vec<u8>) {
     let compiled = bounded(length, || {
         let table = ImageTable::compile(&image, &[])?;
         let rows = table.rows()?;
-        Ok::<_, unikprof_client::caller_table::CompileError>((table, rows))
+        Ok::<_, unikprof_profile::caller_table::CompileError>((table, rows))
     });
     let (table, rows) = match compiled {
         Ok(compiled) => compiled,

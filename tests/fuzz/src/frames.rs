@@ -1,6 +1,6 @@
 //! Frames and messages: nothing panics, and what is read can be written and read again.
 
-use unikprof_client::recording::{FileEnd, FileHeader};
+use unikprof_profile::recording::{FileEnd, FileHeader};
 use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY};
 use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, Counts, Dump, Epoch, EventName, EventNames, EventNamesEnd,

@@ -5,9 +5,6 @@
 
 pub mod caller_table;
 mod client;
-/// Images made for tests: the client's.
-#[path = "../../../client/src/caller_table/test_elf.rs"]
-mod elf;
 mod fake;
 pub mod frames;
 mod guarded;

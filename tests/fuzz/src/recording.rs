@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use unikprof_client::doctor::Diagnosis;
-use unikprof_client::recording::{MAGIC, Reading, Recording, VERSION};
-use unikprof_client::report::{Format, Report, ReportOptions, TimelineView};
-use unikprof_client::symbols::Symbolizer;
-use unikprof_client::timeline::{RecordingSpan, SpanFilter, Timeline, Window};
+use unikprof_report::doctor::Diagnosis;
+use unikprof_profile::recording::{MAGIC, Reading, Recording, VERSION};
+use unikprof_report::report::{Format, Report, ReportOptions, TimelineView};
+use unikprof_profile::symbols::Symbolizer;
+use unikprof_profile::timeline::{RecordingSpan, SpanFilter, Timeline, Window};
 use unikprof_proto::frame::MAX_BODY;
 use unikprof_test_kit::frames::framed;
 

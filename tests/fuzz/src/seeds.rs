@@ -1,6 +1,6 @@
 //! The inputs that fuzzing begins with: small, sound, and made anew each time.
 
-use unikprof_client::recording::{FileEnd, FileHeader};
+use unikprof_profile::recording::{FileEnd, FileHeader};
 use unikprof_proto::code::message_type;
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{
@@ -9,7 +9,7 @@ use unikprof_proto::message::{
 use unikprof_proto::ring::{self, Record};
 use unikprof_test_kit::frames::{encoded, framed};
 
-use crate::elf::{CODE_ADDRESS, TestElf};
+use unikprof_test_kit::elf::{CODE_ADDRESS, TestElf};
 use crate::{recording, sessions};
 
 /// For each target, by its name.
@@ -275,9 +275,9 @@ fn stacks() -> Vec<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use unikprof_client::caller_table::ImageTable;
-    use unikprof_client::recording::{Completeness, Reading, Recording};
-    use unikprof_client::symbols::Image;
+    use unikprof_profile::caller_table::ImageTable;
+    use unikprof_profile::recording::{Completeness, Reading, Recording};
+    use unikprof_profile::symbols::Image;
 
     /// Fuzzing begins with what is sound, not with what is refused at its first byte.
     #[test]

@@ -4,22 +4,16 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::fs;
 
 use clap::{Arg, Command};
 
-use crate::documents;
+use crate::golden;
 
 /// Compares the page of `program` with the one in the repository, or writes it when asked to bless.
+#[track_caller]
 pub fn check(program: &Command, bless: &str) {
-    let path = documents::root().join(format!("docs/reference/{}.md", program.get_name()));
-    let page = page(program, bless);
-    if std::env::var_os("UNIKPROF_BLESS").is_some() {
-        fs::write(&path, page).unwrap();
-        return;
-    }
-    let is_same = fs::read_to_string(&path).is_ok_and(|found| found == page);
-    assert!(is_same, "{} is not what the definitions say: `{bless}`", path.display());
+    let path = format!("docs/reference/{}.md", program.get_name());
+    golden::check(&path, &page(program, bless), bless);
 }
 
 /// A subcommand, and what stands before it.

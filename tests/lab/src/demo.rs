@@ -13,18 +13,18 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use thiserror::Error;
-use unikprof_client::caller_table::{self, CallerTableError};
 use unikprof_client::cli::signals;
-use unikprof_client::connection::{Address, ConnectionError};
 use unikprof_client::exit_code;
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::output::{AtomicFile, OutputError};
-use unikprof_client::profile::Unwind;
 use unikprof_client::progress::ProgressLine;
-use unikprof_client::record::{self, Patience, RecordError, Session, Settings};
-use unikprof_client::recording::{Reading, Recording, RecordingError};
-use unikprof_client::report::{Format, Report, ReportError, ReportOptions, TimelineView};
-use unikprof_client::symbols::{Force, ImageOptions, Images, SymbolError, Symbolizer};
+use unikprof_link::connection::{Address, ConnectionError};
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::record::{self, Patience, RecordError, Session, Settings};
+use unikprof_profile::caller_table::{self, CallerTableError};
+use unikprof_profile::output::{AtomicFile, OutputError};
+use unikprof_profile::profile::Unwind;
+use unikprof_profile::recording::{Reading, Recording, RecordingError};
+use unikprof_profile::symbols::{Force, ImageOptions, Images, SymbolError, Symbolizer};
+use unikprof_report::report::{Format, Report, ReportError, ReportOptions, TimelineView};
 
 use crate::profiled::{profiled_kernel, profiler_address, start_profiled};
 use crate::{Lab, LabConfig, LabError, Processor, build_xen_guest_for, download, is_downloaded};

@@ -5,7 +5,7 @@
 //! others did.
 
 use anyhow::Result;
-use unikprof_client::record::{Mode, Settings};
+use unikprof_link::record::{Mode, Settings};
 
 use super::guest::{Guest, settings};
 use super::row::{Row, Verdict, percent};

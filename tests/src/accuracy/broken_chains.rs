@@ -5,8 +5,8 @@
 //! the fault.
 
 use anyhow::Result;
-use unikprof_client::profile::Unwind;
-use unikprof_client::record::Settings;
+use unikprof_link::record::Settings;
+use unikprof_profile::profile::Unwind;
 
 use super::guest::{Guest, settings};
 use super::row::{Row, Verdict};

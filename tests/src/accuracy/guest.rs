@@ -1,7 +1,7 @@
 //! Guests that run loads on demand: what the cases need of them, hosted or on a Xen.
 
 use anyhow::Result;
-use unikprof_client::record::Settings;
+use unikprof_link::record::Settings;
 use unikprof_proto::caller_table::Row;
 
 use super::capture::Captured;

@@ -11,12 +11,12 @@ use std::thread;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use unikprof_client::caller_table::{CallerTable, prepare};
-use unikprof_client::connection::Address;
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::profile::Unwind;
-use unikprof_client::record::{self, Patience, Request, Session, Settings};
-use unikprof_client::symbols::{Force, ImageOptions, Images as SymbolImages, Symbolizer};
+use unikprof_link::connection::Address;
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::record::{self, Patience, Request, Session, Settings};
+use unikprof_profile::caller_table::{CallerTable, prepare};
+use unikprof_profile::profile::Unwind;
+use unikprof_profile::symbols::{Force, ImageOptions, Images as SymbolImages, Symbolizer};
 
 use super::capture::Captured;
 use super::guest::{Captures, Guest};

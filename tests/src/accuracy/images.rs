@@ -10,7 +10,7 @@ use object::{
 };
 use unikprof_agent::stack::ReadCode;
 use unikprof_agent::{CodeMap, Mapping};
-use unikprof_client::profile as client;
+use unikprof_profile::profile as client;
 
 /// The images of one program as they were loaded.
 pub(crate) struct Images {
@@ -102,7 +102,7 @@ impl Images {
     pub(crate) fn name(&self, function: FunctionStart) -> String {
         self.found(function.0).map_or_else(String::new, |found| {
             let name = &found.name;
-            unikprof_client::symbols::demangle(name).unwrap_or_else(|| name.clone())
+            unikprof_profile::symbols::demangle(name).unwrap_or_else(|| name.clone())
         })
     }
 

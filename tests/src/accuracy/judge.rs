@@ -234,9 +234,9 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    use unikprof_client::caller_table::ImageTable;
-    use unikprof_client::profile::Mapping;
-    use unikprof_client::symbols::Image;
+    use unikprof_profile::caller_table::ImageTable;
+    use unikprof_profile::profile::Mapping;
+    use unikprof_profile::symbols::Image;
 
     use super::*;
     use crate::requirement::skip;

@@ -8,7 +8,7 @@ use anyhow::Result;
 use std::iter;
 
 use unikprof_accuracy_loads::shares::FUNCTIONS;
-use unikprof_client::profile::Interval;
+use unikprof_profile::profile::Interval;
 
 use super::guest::{Guest, settings};
 use super::row::{Row, Verdict, percent};

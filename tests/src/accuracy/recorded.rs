@@ -3,10 +3,10 @@
 use anyhow::Result;
 use std::path::Path;
 
-use unikprof_client::profile::{Cost, Counters, Interval};
-use unikprof_client::recording::{Reading, Recording};
-use unikprof_client::report::{FunctionRow, Report, ReportOptions};
-use unikprof_client::symbols::Symbolizer;
+use unikprof_profile::profile::{Cost, Counters, Interval};
+use unikprof_profile::recording::{Reading, Recording};
+use unikprof_profile::symbols::Symbolizer;
+use unikprof_report::report::{FunctionRow, Report, ReportOptions};
 
 use super::truth::Truth;
 

@@ -3,8 +3,8 @@
 
 use anyhow::Result;
 use unikprof_accuracy_loads::shares::FUNCTIONS;
-use unikprof_client::profile::Interval;
-use unikprof_client::record::{Mode, Settings};
+use unikprof_link::record::{Mode, Settings};
+use unikprof_profile::profile::Interval;
 
 use super::guest::settings;
 use super::hosted::HostedGuest;

@@ -1,7 +1,7 @@
 //! The statistics by which runs are judged. Shares have the client's own intervals:
 //! [`Interval::wilson`].
 
-use unikprof_client::profile::Interval;
+use unikprof_profile::profile::Interval;
 
 /// How many standard deviations hold 95 % of a normal distribution.
 const Z: f64 = 1.959_963_984_540_054;

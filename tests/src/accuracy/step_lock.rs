@@ -5,8 +5,8 @@
 //! share.
 
 use anyhow::Result;
-use unikprof_client::profile::{Interval, Unwind};
-use unikprof_client::record::Settings;
+use unikprof_link::record::Settings;
+use unikprof_profile::profile::{Interval, Unwind};
 
 use super::guest::{Guest, settings};
 use super::row::{Row, Verdict, percent};

@@ -5,8 +5,8 @@
 //! without frame pointers then say how many stacks reach their outermost function.
 
 use anyhow::Result;
-use unikprof_client::profile::Unwind;
-use unikprof_client::record::Settings;
+use unikprof_link::record::Settings;
+use unikprof_profile::profile::Unwind;
 
 use super::guest::{Guest, settings};
 use super::judge::{Agreement, Extent, Judge, Way};

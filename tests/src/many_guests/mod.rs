@@ -29,8 +29,8 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::{JoinSet, LocalSet};
 use unikprof_agent::{Keys, Role, ServeError, StartError};
 use unikprof_client::cli::signals;
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::key::{self, Key};
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::key::{self, Key};
 
 use guest::{Guest, Order, Plan};
 use orders::Orders;

@@ -8,7 +8,7 @@ use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use unikprof_client::recording::{Reading, Recording};
+use unikprof_profile::recording::{Reading, Recording};
 
 use super::rig::{Rig, fetch};
 

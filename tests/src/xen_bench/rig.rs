@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use unikprof_client::connection::{Access, Address};
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::key::Key;
-use unikprof_client::record::{self, Patience, Request, Session, Settings};
-use unikprof_client::recording::{Reading, Recording};
+use unikprof_link::connection::{Access, Address};
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::key::Key;
+use unikprof_link::record::{self, Patience, Request, Session, Settings};
+use unikprof_profile::recording::{Reading, Recording};
 
 use crate::guest_statistics::GuestStatistics;
 use crate::lab::{Lab, LabConfig};

@@ -10,10 +10,10 @@ use std::fmt::Write as _;
 use std::thread;
 use std::time::Duration;
 
-use unikprof_client::connection::{Access, Address};
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::record::{Patience, Session, Settings};
-use unikprof_client::recording::{Reading, Recording};
+use unikprof_link::connection::{Access, Address};
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::record::{Patience, Session, Settings};
+use unikprof_profile::recording::{Reading, Recording};
 
 use super::rig::{Mean, fetch};
 use crate::c_xen_guest::{Agent, build_c_xen_guest};

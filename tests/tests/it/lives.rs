@@ -20,11 +20,11 @@ use unikprof_agent::{
     Access, Agent, Config, EventName, Mapping, Platform, Registers, Runstate, Service, SessionId,
     SpanId, minimum_bytes, ring_bytes,
 };
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::profile::{Profile, VcpuStats};
-use unikprof_client::record::{self, Keep, Mode, Patience, Request, Session, Settings};
-use unikprof_client::recording::{Reading, Recording};
-use unikprof_client::timeline::{SpanFilter, Window};
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::record::{self, Keep, Mode, Patience, Request, Session, Settings};
+use unikprof_profile::profile::{Profile, VcpuStats};
+use unikprof_profile::recording::{Reading, Recording};
+use unikprof_profile::timeline::{SpanFilter, Window};
 
 const VCPUS: usize = 2;
 const MS: u64 = 1_000_000;

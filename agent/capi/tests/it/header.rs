@@ -5,6 +5,7 @@ use std::process::Command;
 use std::{env, fs};
 
 use cbindgen::{Builder, Config, DocumentationStyle, Language, Style};
+use unikprof_test_kit::golden;
 
 const BLESS: &str = "UNIKPROF_BLESS=1 cargo test -p unikprof-capi --test it header::";
 
@@ -99,20 +100,7 @@ fn for_c_line(line: &str) -> String {
 
 #[test]
 fn the_checked_in_header_is_what_the_source_says() {
-    let path = package().join("include/unikprof.h");
-    let text = generate();
-    if env::var_os("UNIKPROF_BLESS").is_some() {
-        fs::write(&path, text).unwrap();
-        return;
-    }
-    let found = fs::read_to_string(&path).unwrap_or_default();
-    let differs = text.lines().zip(found.lines()).position(|(is, was)| is != was);
-    assert!(
-        text == found,
-        "{} is stale, from line {}: `{BLESS}`",
-        path.display(),
-        differs.map_or_else(|| "its end".to_owned(), |line| (line + 1).to_string())
-    );
+    golden::check("agent/capi/include/unikprof.h", &generate(), BLESS);
 }
 
 /// Every standard that an embedder's kernel may be written in.

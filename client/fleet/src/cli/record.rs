@@ -12,11 +12,11 @@ use unikprof_client::cli::shared::{
     no_input_is_replaced, print, print_text, rate,
 };
 use unikprof_client::exit_code;
-use unikprof_client::output::OutputError;
-use unikprof_client::printable::Printable;
-use unikprof_client::record::Mode;
-use unikprof_client::report::{Format, Report, ReportOptions};
-use unikprof_client::units::percent;
+use unikprof_link::record::Mode;
+use unikprof_profile::output::OutputError;
+use unikprof_profile::printable::Printable;
+use unikprof_profile::units::percent;
+use unikprof_report::report::{Format, Report, ReportOptions};
 
 use crate::{Config, FleetRecordError, FleetRecording, FleetRequest, RecordedGuest, record};
 
@@ -305,8 +305,8 @@ fn as_json(recorded: &FleetRecording, keeps_files: bool) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use clap::Parser as _;
-    use unikprof_client::profile::Counters;
-    use unikprof_client::symbols::GuestMerger;
+    use unikprof_profile::profile::Counters;
+    use unikprof_profile::symbols::GuestMerger;
 
     use super::*;
     use crate::record::GuestCounts;

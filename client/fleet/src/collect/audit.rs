@@ -5,8 +5,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use unikprof_client::printable::Printable;
-use unikprof_client::units;
+use unikprof_profile::printable::Printable;
+use unikprof_profile::units;
 
 use super::books::{Amount, Lost, Outcomes, Parcel, Span};
 use super::rejected;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use unikprof_client::profile::Counters;
+use unikprof_profile::profile::Counters;
 
 /// The most lost spans that are told one by one.
 const MOST_SPANS: usize = 32;

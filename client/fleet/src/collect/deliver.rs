@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::profile::{Mapping, Profile};
-use unikprof_client::recording::{Reading, Recording, RecordingError};
-use unikprof_client::symbols::{KnownNames, SymbolError, Symbolized, Symbolizer};
+use unikprof_link::interrupt::Interrupt;
+use unikprof_profile::profile::{Mapping, Profile};
+use unikprof_profile::recording::{Reading, Recording, RecordingError};
+use unikprof_profile::symbols::{KnownNames, SymbolError, Symbolized, Symbolizer};
 
 use super::super::config::{Guest, How, Push, PushTo};
 use super::super::folder::{Folder, FolderError};
@@ -432,7 +432,7 @@ mod tests {
     use std::fs;
     use std::sync::Arc;
 
-    use unikprof_client::profile::Counters;
+    use unikprof_profile::profile::Counters;
 
     use super::super::super::config::{Engine, Remote};
     use super::super::super::folder::tests::Sent;

@@ -6,14 +6,12 @@ use std::sync::{Condvar, LazyLock, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use unikprof_client::caller_table;
-use unikprof_client::connection::ConnectionError;
-use unikprof_client::profile::Unwind;
-use unikprof_client::record::{
-    EpochReader, Preset, RecordError, RecordingStatus, Session, Settings,
-};
-use unikprof_client::recording::{Reading, Recording, RecordingError};
-use unikprof_client::units;
+use unikprof_link::connection::ConnectionError;
+use unikprof_link::record::{EpochReader, Preset, RecordError, RecordingStatus, Session, Settings};
+use unikprof_profile::caller_table;
+use unikprof_profile::profile::Unwind;
+use unikprof_profile::recording::{Reading, Recording, RecordingError};
+use unikprof_profile::units;
 use unikprof_proto::code::state;
 
 use super::super::member::{GuestError, Member, advised, log};

@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use unikprof_client::output::sync_folder;
+use unikprof_profile::output::sync_folder;
 
 use super::super::file_name;
 use super::books::Parcel;

@@ -20,9 +20,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use unikprof_client::connection::{new_client_id, set_client_id};
-use unikprof_client::output::{AtomicFile, OutputError, folder_of, remove_partial, sync_folder};
-use unikprof_client::profile::Counters;
+use unikprof_link::connection::{new_client_id, set_client_id};
+use unikprof_profile::output::{AtomicFile, OutputError, folder_of, remove_partial, sync_folder};
+use unikprof_profile::profile::Counters;
 
 use super::super::config::{Guest, How};
 use super::super::file_name;

@@ -12,9 +12,9 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
-use unikprof_client::frame_reader::FrameReader;
-use unikprof_client::output::{folder_of, sync_folder};
-use unikprof_client::recording::{
+use unikprof_profile::frame_reader::FrameReader;
+use unikprof_profile::output::{folder_of, sync_folder};
+use unikprof_profile::recording::{
     Completeness, Damage, EpochError, EpochProgress, KnownNodes, NodeOrder, Part, Reading,
     Recording,
 };

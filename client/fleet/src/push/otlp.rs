@@ -5,7 +5,7 @@
 
 use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceResponse;
 use prost::Message;
-use unikprof_client::report::{Report, ReportOptions};
+use unikprof_report::report::{Report, ReportOptions};
 
 use super::http::{Answer, Http};
 use super::{Delivery, Target, Verdict, service_name};
@@ -55,7 +55,7 @@ impl Otlp {
             Some(partial) if partial.rejected_profiles > 0 => Verdict::never(format_args!(
                 "{} profiles were rejected: {}",
                 partial.rejected_profiles,
-                unikprof_client::printable::Printable(&partial.error_message)
+                unikprof_profile::printable::Printable(&partial.error_message)
             )),
             // A warning.
             _ => Verdict::Accepted,

@@ -6,7 +6,7 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
-use unikprof_client::report::PieceLimits;
+use unikprof_report::report::PieceLimits;
 
 use super::http::Http;
 use super::pyroscope::{pairs, pieces};

@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use blake2::{Blake2s256, Digest as _};
 use serde_json::{Value, json};
-use unikprof_client::report::{PieceLimits, Report, ReportOptions};
+use unikprof_report::report::{PieceLimits, Report, ReportOptions};
 
 use super::http::Http;
 use super::{Delivery, Target, Verdict, series_labels};

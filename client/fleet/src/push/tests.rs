@@ -8,8 +8,8 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use unikprof_client::profile::{Frame, Mode, Profile, ProfileBuilder, RecordingInfo};
-use unikprof_client::symbols::{ImageOptions, Images, Symbolizer};
+use unikprof_profile::profile::{Frame, Mode, Profile, ProfileBuilder, RecordingInfo};
+use unikprof_profile::symbols::{ImageOptions, Images, Symbolizer};
 use unikprof_test_kit::engines::{Failure, Limits, Receiver};
 
 use super::super::config::Login;

@@ -5,9 +5,9 @@ use std::cmp::Ordering;
 use regex_lite::Regex;
 use serde_json::{Value, json};
 
-use crate::profile::{Interval, Mode, Unit};
-use crate::report::running::Summary;
-use crate::report::shares::Shares;
+use unikprof_profile::profile::{Interval, Mode, Unit};
+use unikprof_report::report::running::Summary;
+use unikprof_report::report::shares::Shares;
 
 /// A table's content.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -25,10 +25,10 @@ use crate::charset;
 use crate::cli::failure::Failure;
 use crate::cli::signals;
 use crate::exit_code;
-use crate::interrupt::Interrupt;
-use crate::printable::Printable;
-use crate::report::shorten;
-use crate::units::std_duration;
+use unikprof_link::interrupt::Interrupt;
+use unikprof_profile::printable::Printable;
+use unikprof_profile::units::std_duration;
+use unikprof_report::report::shorten;
 
 /// How long a key is waited for before new pictures are looked for.
 const KEY_WAIT: Duration = Duration::from_millis(50);

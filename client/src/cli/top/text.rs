@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 
 use super::super::describe::counted;
 use super::picture::{Measure, Picture, Row, Sort};
-use crate::printable::Printable;
-use crate::profile::Unit;
-use crate::report::running::Summary;
-use crate::report::shares::Shares;
-use crate::report::shorten;
-use crate::report::text::ends;
-use crate::units::{amount_with_unit, date, duration, grouped, percent, rate_text};
+use unikprof_profile::printable::Printable;
+use unikprof_profile::profile::Unit;
+use unikprof_profile::units::{amount_with_unit, date, duration, grouped, percent, rate_text};
+use unikprof_report::report::running::Summary;
+use unikprof_report::report::shares::Shares;
+use unikprof_report::report::shorten;
+use unikprof_report::report::text::ends;
 
 /// The columns a name gets before figures are left out for it.
 const LEAST_NAME: usize = 24;

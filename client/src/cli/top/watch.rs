@@ -10,15 +10,19 @@ use unikprof_proto::code::state;
 use super::picture::{Picture, Row};
 use crate::cli::connect::Warnings;
 use crate::cli::failure::Failure;
-use crate::interrupt::Interrupt;
-use crate::printable::Printable;
-use crate::record::{self, Keep, LiveReader, RecordError, RecordingStatus, Session, Settings};
-use crate::recording::Recording;
-use crate::report::running::{RunningTable, Summary};
-use crate::report::shares::Shares;
-use crate::report::{FunctionRow, FunctionTable, Report, ReportOptions, TimelineView, warnings};
-use crate::symbols::{KnownNames, Symbolized, Symbolizer};
-use crate::timeline::{Timeline, Window};
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::record::{
+    self, Keep, LiveReader, RecordError, RecordingStatus, Session, Settings,
+};
+use unikprof_profile::printable::Printable;
+use unikprof_profile::recording::Recording;
+use unikprof_profile::symbols::{KnownNames, Symbolized, Symbolizer};
+use unikprof_profile::timeline::{Timeline, Window};
+use unikprof_report::report::running::{RunningTable, Summary};
+use unikprof_report::report::shares::Shares;
+use unikprof_report::report::{
+    FunctionRow, FunctionTable, Report, ReportOptions, TimelineView, warnings,
+};
 
 /// How long a recording of `top`'s own runs before the next one takes its place: another client
 /// that has fetched of it may not end it.

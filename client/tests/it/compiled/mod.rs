@@ -6,8 +6,8 @@ use std::process::Command;
 
 use object::{Object, ObjectSegment, ObjectSymbol};
 use tempfile::TempDir;
-use unikprof_client::profile::{BuildId, Frame, Mapping, Profile, ProfileBuilder};
-use unikprof_client::symbols::{Image, ImageOptions};
+use unikprof_profile::profile::{BuildId, Frame, Mapping, Profile, ProfileBuilder};
+use unikprof_profile::symbols::{Image, ImageOptions};
 
 pub(crate) const C_SOURCE: &str = "
 static inline __attribute__((always_inline)) int innermost(volatile int *p)

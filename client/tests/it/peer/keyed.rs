@@ -1,6 +1,6 @@
 //! The agent's side of a conversation under a key, and what may go wrong with it.
 
-use unikprof_client::key::Key;
+use unikprof_link::key::Key;
 use unikprof_proto::code::{message_type as types, refusal, role, security};
 use unikprof_proto::frame::{self, Frame};
 use unikprof_proto::message::{Handshake, HandshakeReply, Refusal};

@@ -14,10 +14,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use unikprof_client::connection::{Access, Address, ConnectionError, Timeouts};
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::record::{self, Outcome, Patience, RecordError, Session, Settings};
-use unikprof_client::recording::RecordingWriter;
+use unikprof_link::connection::{Access, Address, ConnectionError, Timeouts};
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::record::{self, Outcome, Patience, RecordError, Session, Settings};
+use unikprof_profile::recording::RecordingWriter;
 use unikprof_proto::caller_table::{Row, checksum, decode_run};
 use unikprof_proto::code::{message_type as types, mode, refusal};
 use unikprof_proto::frame::{self, Message};

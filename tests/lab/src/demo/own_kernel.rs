@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use clap::Args;
 use unikprof_client::cli::signals;
-use unikprof_client::interrupt::Interrupt;
+use unikprof_link::interrupt::Interrupt;
 
 use super::{Arguments, DemoError, fill_cache, hold_while, print};
 use crate::profiled::PROFILER_PORT;

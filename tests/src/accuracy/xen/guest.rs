@@ -9,13 +9,13 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use unikprof_client::caller_table;
-use unikprof_client::connection::Address;
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::profile::Unwind;
-use unikprof_client::record::{self, Patience, Request, Session, Settings};
-use unikprof_client::recording::{Reading, Recording};
-use unikprof_client::symbols::{Force, ImageOptions, Images as SymbolImages, Symbolizer};
+use unikprof_link::connection::Address;
+use unikprof_link::interrupt::Interrupt;
+use unikprof_link::record::{self, Patience, Request, Session, Settings};
+use unikprof_profile::caller_table;
+use unikprof_profile::profile::Unwind;
+use unikprof_profile::recording::{Reading, Recording};
+use unikprof_profile::symbols::{Force, ImageOptions, Images as SymbolImages, Symbolizer};
 
 use super::steal;
 use crate::accuracy::capture::Captured;

@@ -7,7 +7,7 @@
 
 use anyhow::Result;
 use unikprof_accuracy_loads::shares::{COUNT, FUNCTIONS};
-use unikprof_client::profile::Interval;
+use unikprof_profile::profile::Interval;
 
 use crate::accuracy::guest::{Guest, settings};
 use crate::accuracy::known_shares::{Effort, GOAL, Pooled, table};

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use std::path::Path;
 
 use unikprof_accuracy_loads::shares::FUNCTIONS;
-use unikprof_client::profile::Interval;
+use unikprof_profile::profile::Interval;
 
 use super::guest::{GUEST, XenGuest};
 use super::shares::among_themselves;

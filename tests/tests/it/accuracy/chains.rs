@@ -1,6 +1,6 @@
 //! Case 10.
 
-use unikprof_client::profile::Unwind;
+use unikprof_profile::profile::Unwind;
 use unikprof_tests::accuracy::broken_chains::{Chain, Effort, measure};
 
 /// Guards the marks and the counters of stacks that are cut or broken, and the way by the table

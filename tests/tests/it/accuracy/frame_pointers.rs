@@ -1,6 +1,6 @@
 //! Case 9.
 
-use unikprof_client::profile::Unwind;
+use unikprof_profile::profile::Unwind;
 use unikprof_tests::accuracy::hosted::{FramePointers, HostedGuest};
 use unikprof_tests::accuracy::without_frame_pointers::{GOAL, measure, record};
 

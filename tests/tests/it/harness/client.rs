@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use unikprof_client::recording::{Reading, Recording};
+use unikprof_profile::recording::{Reading, Recording};
 
 use super::{SOON, wait_until};
 

@@ -9,7 +9,7 @@ use std::thread::{panicking, sleep};
 use std::time::Duration;
 
 use serde_json::Value;
-use unikprof_client::recording::{Reading, Recording};
+use unikprof_profile::recording::{Reading, Recording};
 use unikprof_test_kit::engines::{Failure, Receiver, Series};
 
 use super::wait_until;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use tempfile::TempDir;
-use unikprof_client::key::{Key, Role};
+use unikprof_link::key::{Key, Role};
 
 use super::{Client, Guest};
 

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use serde_json::Value;
-use unikprof_client::timeline::WallClock;
+use unikprof_profile::timeline::WallClock;
 use unikprof_tests::source::lines_of;
 
 use super::Client;

@@ -5,9 +5,9 @@ use std::fs;
 use std::time::Duration;
 
 use object::{Object as _, ObjectSymbol as _};
-use unikprof_client::profile::Profile;
-use unikprof_client::recording::{Completeness, Recording};
-use unikprof_client::symbols::Image;
+use unikprof_profile::profile::Profile;
+use unikprof_profile::recording::{Completeness, Recording};
+use unikprof_profile::symbols::Image;
 
 use crate::harness::{Client, Guest, SOON};
 
@@ -57,7 +57,7 @@ impl Reader {
             let function = self.functions.iter().find(|(from, to, _)| (*from..*to).contains(&at));
             function.map(|(.., is_right)| u64::from(*is_right))
         };
-        let calls = |sample: &unikprof_client::profile::Sample| {
+        let calls = |sample: &unikprof_profile::profile::Sample| {
             let frames = profile.stack(sample.node);
             let addresses = frames.filter_map(|id| profile.frame(id).lookup_address());
             let calls = addresses.filter_map(call);

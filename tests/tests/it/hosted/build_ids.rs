@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use unikprof_client::symbols::Image;
+use unikprof_profile::symbols::Image;
 use unikprof_tests::requirement::skip;
 
 use crate::harness::{Client, Guest, wait_until};

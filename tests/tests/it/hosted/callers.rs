@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use tempfile::TempDir;
-use unikprof_client::profile::Counters;
+use unikprof_profile::profile::Counters;
 
 use crate::harness::{Client, Guest};
 

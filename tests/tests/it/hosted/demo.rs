@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use flate2::read::GzDecoder;
 use serde_json::json;
-use unikprof_client::recording::{Completeness, Reading, Recording};
+use unikprof_profile::recording::{Completeness, Reading, Recording};
 
 use crate::harness::{Client, RunningClient, SOON};
 use crate::hosted::page::drive;

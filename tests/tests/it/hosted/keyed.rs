@@ -1,7 +1,7 @@
 //! Guests with keys: the client's program against the agent itself.
 
-use unikprof_client::key::Key;
-use unikprof_client::recording::Completeness;
+use unikprof_link::key::Key;
+use unikprof_profile::recording::Completeness;
 
 use crate::harness::{Guest, Keyed};
 

@@ -1,7 +1,7 @@
 //! Lines on which each connection breaks.
 
 use unikprof_client::exit_code;
-use unikprof_client::recording::Completeness;
+use unikprof_profile::recording::Completeness;
 
 use crate::harness::{Client, Guest, Keyed, Proxy};
 

@@ -6,17 +6,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use unikprof_client::profile::{Frame, Mapping, Profile, ProfileBuilder, RecordingInfo, VcpuStats};
-use unikprof_client::report::{Format, Report, ReportOptions};
-use unikprof_client::symbols::{ImageOptions, Images, Symbolizer};
+use unikprof_profile::profile::{
+    Frame, Mapping, Profile, ProfileBuilder, RecordingInfo, VcpuStats,
+};
+use unikprof_profile::symbols::{ImageOptions, Images, Symbolizer};
+use unikprof_report::report::{Format, Report, ReportOptions};
 use unikprof_tests::requirement::skip;
 
 use crate::harness::time::{Span, events, report};
 use crate::harness::{Client, Guest, RunningClient, wait_until};
 
-const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../client/page");
+const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../client/report/page");
 
-/// Takes steps in a browser, as `client/page/browser/drive.js` describes them; `None` if the case
+/// Takes steps in a browser, as `client/report/page/browser/drive.js` describes them; `None` if the case
 /// is skipped because there is none.
 pub(crate) fn drive(steps: &[Value]) -> Option<Vec<Value>> {
     let mut browser = browser_script("drive.js")?
@@ -33,7 +35,7 @@ pub(crate) fn drive(steps: &[Value]) -> Option<Vec<Value>> {
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 
-/// One of the programs in `client/page/browser`; `None` if the case is skipped because there is no
+/// One of the programs in `client/report/page/browser`; `None` if the case is skipped because there is no
 /// browser.
 pub(crate) fn browser_script(name: &str) -> Option<Command> {
     let chromium = std::env::var("CHROMIUM").unwrap_or_else(|_| "/usr/bin/chromium".into());

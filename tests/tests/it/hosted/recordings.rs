@@ -1,7 +1,7 @@
 //! Several recordings in one guest, found by their names.
 
 use unikprof_client::exit_code;
-use unikprof_client::profile::Mode;
+use unikprof_profile::profile::Mode;
 
 use crate::harness::time::sum;
 use crate::harness::{Guest, RunningClient};

@@ -165,8 +165,8 @@ impl FirefoxProfile {
             if !path.exists() {
                 // npm says nothing of an optional package, node, that it could not download.
                 skip(format!(
-                    "there is no {}: run `npm ci --prefix client/page`; if that leaves it out, its \
-                     download failed",
+                    "there is no {}: run `npm ci --prefix client/report/page`; if that leaves it \
+                     out, its download failed",
                     path.display()
                 ));
                 return None;

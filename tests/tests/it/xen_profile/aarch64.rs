@@ -1,7 +1,7 @@
 //! Guests on Xen on Arm: the same unikernel, the same client, an emulated machine of aarch64.
 
 use serde_json::Value;
-use unikprof_client::profile::Interval;
+use unikprof_profile::profile::Interval;
 use unikprof_tests::accuracy::xen::{XenGuest, shares};
 use unikprof_tests::accuracy::{
     broken_chains, known_shares, leaf_callers, masked_events, step_lock, without_frame_pointers,

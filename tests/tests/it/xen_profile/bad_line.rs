@@ -1,7 +1,7 @@
 //! Guests on a bad line: frames are lost, doubled, overtaken, and damaged where no checksum finds
 //! it.
 
-use unikprof_client::recording::{Completeness, Reading, Recording};
+use unikprof_profile::recording::{Completeness, Reading, Recording};
 use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::profiled_guest;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tempfile::TempDir;
 use unikprof_client::exit_code;
-use unikprof_client::recording::Completeness;
+use unikprof_profile::recording::Completeness;
 use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::profiled_guest_with_keys;
 use unikprof_tests::soak::line::End;

@@ -9,7 +9,7 @@ use unikprof_proto::code::{capability, refusal, trace_flag, trace_state};
 use unikprof_proto::message::{Refusal, TraceBegin};
 use unikprof_proto::ring::{Enter, Leave, Record, how, kind};
 
-use unikprof_client::recording::Completeness;
+use unikprof_profile::recording::Completeness;
 use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::{STATISTICS_PORT, profiled_guest_with_vcpus};
 

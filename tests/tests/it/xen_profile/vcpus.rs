@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use unikprof_client::profile::VcpuStats;
+use unikprof_profile::profile::VcpuStats;
 use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::profiled_guest_with_vcpus;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 use unikprof_client::exit_code;
-use unikprof_client::recording::Completeness;
+use unikprof_profile::recording::Completeness;
 use unikprof_tests::c_xen_guest::{Agent, build_c_xen_guest, stripped};
 use unikprof_tests::lab::{GuestConfig, GuestEnd, Lab, LabConfig};
 use unikprof_tests::profiled::{PROFILER_PORT, with_keys};

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 use unikprof_client::exit_code;
-use unikprof_client::recording::Completeness;
+use unikprof_profile::recording::Completeness;
 use unikprof_tests::lab::{LabConfig, LabError};
 use unikprof_tests::profiled::with_keys;
 use unikprof_tests::soak::target::KeyFiles;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use unikprof_client::exit_code;
-use unikprof_client::profile::VcpuStats;
+use unikprof_profile::profile::VcpuStats;
 use unikprof_tests::c_xen_guest::{Agent, build_c_xen_guest};
 use unikprof_tests::lab::{GuestConfig, Lab, build_xen_guest_with_dropin};
 use unikprof_tests::profiled::PROFILER_PORT;

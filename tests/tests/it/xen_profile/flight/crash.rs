@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::time::Duration;
 
 use flate2::read::MultiGzDecoder;
-use unikprof_client::recording::Completeness;
+use unikprof_profile::recording::Completeness;
 use unikprof_tests::lab::{GuestEnd, Lab};
 
 use super::{CRASHING, CRASHING_IN_UPCALL, RECORDERS, under};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use unikprof_client::profile::Mode;
+use unikprof_profile::profile::Mode;
 
 use super::{FLIGHT, LIVING, RECORDERS};
 use crate::xen_profile::harness::{Client, Guest, counters_add_up, on, wait_until};

@@ -1,7 +1,7 @@
 //! Networks that fail: what arrives is complete and right, or the client says that it is not.
 
 use serde_json::Value;
-use unikprof_client::recording::Completeness;
+use unikprof_profile::recording::Completeness;
 
 use super::WORKING;
 use crate::xen_profile::harness::{Client, Guest, Proxy, client_at, counters_add_up, on};

@@ -1,0 +1,238 @@
+//! Annotations as text and as JSON.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::super::Report;
+use super::super::shares::{JsonShares, Shares};
+use super::super::shorten;
+use super::super::text::Figures;
+use super::super::units::{amount_with_unit, grouped};
+use super::{Annotation, Line};
+use unikprof_profile::printable::Printable;
+use unikprof_profile::profile::Unit;
+
+impl Annotation {
+    pub(in crate::report) fn write(
+        &self,
+        report: &Report<'_>,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        let profile = report.symbolized.profile();
+        let unit = profile.recording().unit();
+        let columns = Columns::of(unit, report.options.columns);
+        let inlined = self.code.own.saturating_sub(self.own);
+        write!(out, "\nannotation of {}, {}", self.function, amount_with_unit(self.own, unit))?;
+        if inlined != 0 {
+            let inlined = amount_with_unit(inlined, unit);
+            write!(out, " of its own and {inlined} of functions inlined into it")?;
+        }
+        writeln!(
+            out,
+            "{}",
+            match unit {
+                Unit::Samples => "; shares are of all samples, intervals hold 95 %",
+                Unit::Nanoseconds => " blocked; shares are of all blocked time",
+                Unit::Bytes | Unit::Objects => ", estimated; shares are of all",
+            }
+        )?;
+
+        let sampled = self.lines.iter().filter(|line| line.counts.total != 0).count();
+        let top = match report.options.top {
+            0 => sampled,
+            top => top.min(sampled),
+        };
+        columns.write_heading("line", out)?;
+        for line in &self.lines[..top] {
+            columns.write_row(Some(&line.counts), &self.line_text(line, &columns), out)?;
+        }
+        if top < sampled {
+            let left_out = grouped((sampled - top) as u64);
+            writeln!(out, "{left_out} lines with fewer samples are left out; `--top 0` shows all")?;
+        }
+
+        columns.write_heading("address and instruction", out)?;
+        let digits = self.instructions.iter().map(|(at, ..)| at.link_address).max();
+        let digits = format!("{:x}", digits.unwrap_or(0)).len();
+        let shown_ones = self.hottest(report.options.top);
+        let mut shown = None;
+        let mut left_out = 0;
+        for (at, (instruction, line, counts)) in self.instructions.iter().enumerate() {
+            if !shown_ones.contains(&at) {
+                left_out += 1;
+                shown = None;
+                continue;
+            }
+            if shown != Some(*line) {
+                let text = self.line_text(&self.lines[*line], &columns);
+                columns.write_row(None, &text, out)?;
+                shown = Some(*line);
+            }
+            let text = format!("  {:>digits$x}  {}", instruction.link_address, instruction.text);
+            let counts = (counts.total != 0).then_some(counts);
+            columns.write_row(counts, &text, out)?;
+        }
+        if left_out != 0 {
+            let left_out = grouped(left_out);
+            writeln!(out, "{left_out} instructions are left out; `--top 0` shows all")?;
+        }
+        Ok(())
+    }
+
+    /// The places of the instructions with the most samples, each with the one before it, which is
+    /// where its time may belong.
+    fn hottest(&self, top: usize) -> BTreeSet<usize> {
+        let all = 0..self.instructions.len();
+        if top == 0 {
+            return all.collect();
+        }
+        let mut by_count: Vec<usize> = all.collect();
+        by_count.sort_by_key(|at| Reverse(self.instructions[*at].2.total));
+        let mut found = BTreeSet::new();
+        for at in by_count.into_iter().take_while(|at| self.instructions[*at].2.total != 0) {
+            if found.len() + 2 > top {
+                break;
+            }
+            found.extend([at.saturating_sub(1), at]);
+        }
+        found
+    }
+
+    /// The line's function, if it is an inlined one, its place and its text.
+    fn line_text(&self, line: &Line, columns: &Columns) -> String {
+        let mut text = String::new();
+        let function = Printable(&line.origin.function).to_string();
+        if function != self.function {
+            text = shorten::name(&function, columns.left.unwrap_or(usize::MAX)).into_owned() + " ";
+        }
+        match &line.origin.source {
+            Some((file, number)) => {
+                let file = Printable(file).to_string();
+                text += &format!("{}:{number}", shorten::path(&file));
+            }
+            None => text += "(no source line)",
+        }
+        if let Some(source) = &line.text {
+            text += "  ";
+            text += &Printable(source.replace('\t', " ").trim()).to_string();
+        }
+        text
+    }
+
+    pub(in crate::report) fn json(&self, report: &Report<'_>) -> JsonAnnotation<'_> {
+        let unit = report.symbolized.profile().recording().unit();
+        let lines = self.lines.iter().map(|line| JsonLine {
+            origin: JsonOrigin::of(line),
+            text: line.text.as_deref(),
+            counts: line.counts.json(unit),
+        });
+        let instructions = self.instructions.iter().map(|(at, line, counts)| JsonInstruction {
+            image: &at.image,
+            address: at.link_address,
+            text: &at.text,
+            origin: JsonOrigin::of(&self.lines[*line]),
+            counts: counts.json(unit),
+        });
+        JsonAnnotation {
+            function: &self.function,
+            own_without_inlined: self.own,
+            counts: self.code.json(unit),
+            lines: lines.collect(),
+            instructions: instructions.collect(),
+        }
+    }
+}
+
+/// The columns of both tables.
+struct Columns {
+    figures: Figures,
+    /// What is left for the last column.
+    left: Option<usize>,
+}
+
+impl Columns {
+    fn of(unit: Unit, columns: Option<usize>) -> Columns {
+        let figures = Figures::fitting(unit, columns);
+        Columns { figures, left: columns.map(|all| figures.left(all, 2)) }
+    }
+
+    fn write_heading(&self, last: &str, out: &mut impl Write) -> io::Result<()> {
+        let [own, total] = ["self", "total"].map(|title| self.figures.heading(title));
+        writeln!(out, "\n{own}{total}{last}")
+    }
+
+    /// A row; without counts it begins with blanks.
+    fn write_row(
+        &self,
+        counts: Option<&Shares>,
+        text: &str,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        let figures = match counts {
+            None => " ".repeat(2 * self.figures.width()),
+            Some(counts) => {
+                let own = self.figures.cells(counts.own, &counts.own_share);
+                own + &self.figures.cells(counts.total, &counts.total_share)
+            }
+        };
+        match self.left {
+            Some(left) if text.chars().count() > left => {
+                let text: String = text.chars().take(left.saturating_sub(1)).collect();
+                writeln!(out, "{figures}{text}…")
+            }
+            _ => writeln!(out, "{figures}{text}"),
+        }
+    }
+}
+
+/// `annotation` in the JSON report.
+#[derive(Serialize)]
+pub(in crate::report) struct JsonAnnotation<'a> {
+    function: &'a str,
+    own_without_inlined: u64,
+    #[serde(flatten)]
+    counts: JsonShares,
+    lines: Vec<JsonLine<'a>>,
+    instructions: Vec<JsonInstruction<'a>>,
+}
+
+#[derive(Serialize)]
+struct JsonLine<'a> {
+    #[serde(flatten)]
+    origin: JsonOrigin<'a>,
+    text: Option<&'a str>,
+    #[serde(flatten)]
+    counts: JsonShares,
+}
+
+#[derive(Serialize)]
+struct JsonInstruction<'a> {
+    image: &'a str,
+    address: u64,
+    text: &'a str,
+    #[serde(flatten)]
+    origin: JsonOrigin<'a>,
+    #[serde(flatten)]
+    counts: JsonShares,
+}
+
+#[derive(Serialize)]
+struct JsonOrigin<'a> {
+    function: &'a str,
+    file: Option<&'a str>,
+    line: Option<u32>,
+}
+
+impl<'a> JsonOrigin<'a> {
+    fn of(line: &'a Line) -> JsonOrigin<'a> {
+        let source = line.origin.source.as_ref();
+        JsonOrigin {
+            function: &line.origin.function,
+            file: source.map(|(file, _)| &**file),
+            line: source.map(|(_, line)| *line),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The guest's own events for people: spans as a table, counters and marks.
+
+use std::io::{self, Write};
+
+use super::seconds::TOLD_FROM_NS;
+use super::shorten;
+use super::units::{duration, grouped};
+use unikprof_profile::printable::Printable;
+pub(super) use unikprof_profile::timeline::{
+    CounterSeries, SpanTable, Timeline, Window, sparkline,
+};
+
+/// The columns of a counter's line over time.
+const LINE: usize = 40;
+
+/// The columns a name gets.
+const NAME: usize = 48;
+
+/// The most names listed of each kind: a guest has at most 256.
+const MOST: usize = 256;
+
+/// Writes what the guest said within a window, and which part of the time asked for the rings do not
+/// cover; nothing where it said nothing.
+pub(super) fn write(
+    timeline: &Timeline,
+    window: Window,
+    asked: Window,
+    began_ns: u64,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let spans = timeline.spans(window);
+    let counters = timeline.counters(window);
+    let marks = timeline.marks(window);
+    let has_any = !spans.is_empty() || !counters.is_empty() || !marks.is_empty();
+    write_spans(&spans, out)?;
+    let extent = timeline.extent().map_or(window, |extent| extent.and(window));
+    write_counters(&counters, extent, out)?;
+    if !marks.is_empty() {
+        writeln!(out, "\nmarks of the guest\n     count  name")?;
+    }
+    for (name, count) in marks.iter().take(MOST) {
+        writeln!(out, "{:>10}  {}", grouped(*count), shown(name))?;
+    }
+    if has_any && let Some(lacking) = lacking(timeline, window, asked, began_ns) {
+        writeln!(
+            out,
+            "\nspans, counters and marks are of the time that the rings cover: {lacking}"
+        )?;
+    }
+    if timeline.refused_names() > 0 {
+        writeln!(
+            out,
+            "\nthe agent rejected {} event names: empty, too long, or too many",
+            grouped(timeline.refused_names())
+        )?;
+    }
+    Ok(())
+}
+
+/// What of the time asked for the rings do not cover, in words; `None` if they cover all of it.
+fn lacking(timeline: &Timeline, window: Window, asked: Window, began_ns: u64) -> Option<String> {
+    let covered = |window| timeline.rings().iter().map(move |ring| ring.covered(window));
+    let gaps: usize = covered(window).map(|parts| parts.len().saturating_sub(1)).sum();
+    let late_ns = window.from_ns.saturating_sub(asked.from_ns);
+    let from = format!(
+        "from {:.1} s of the recording on",
+        window.from_ns.saturating_sub(began_ns) as f64 / 1e9
+    );
+    match (late_ns >= TOLD_FROM_NS, gaps) {
+        (false, 0) => None,
+        (true, 0) => Some(from),
+        (false, gaps) => Some(format!("without {}", counted(gaps))),
+        (true, gaps) => Some(format!("{from}, without {}", counted(gaps))),
+    }
+}
+
+fn counted(gaps: usize) -> String {
+    if gaps == 1 { "1 gap".to_owned() } else { format!("{gaps} gaps") }
+}
+
+fn write_spans(tables: &[SpanTable], out: &mut impl Write) -> io::Result<()> {
+    if tables.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\nspans of the guest\n     count       total         p50         p99         max  name"
+    )?;
+    for table in tables.iter().take(MOST) {
+        let times = &table.times;
+        let length = |ns| match times.count() {
+            0 => "-".to_owned(),
+            _ => duration(ns),
+        };
+        write!(
+            out,
+            "{:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {}",
+            grouped(times.count()),
+            length(times.total_ns()),
+            length(times.percentile(50)),
+            length(times.percentile(99)),
+            length(times.max_ns()),
+            shown(&table.name)
+        )?;
+        let notes = [
+            (table.unfinished, "not ended"),
+            (table.cut, "began earlier"),
+            (table.asynchronous, "asynchronous"),
+            (table.moved, "ended on another vCPU"),
+            (table.overlapped, "overlapped others"),
+        ];
+        let notes = notes.iter().filter(|(count, _)| *count > 0);
+        let notes: Vec<String> =
+            notes.map(|(count, what)| format!("{} {what}", grouped(*count))).collect();
+        if notes.is_empty() {
+            writeln!(out)?;
+        } else {
+            writeln!(out, " ({})", notes.join(", "))?;
+        }
+    }
+    Ok(())
+}
+
+fn write_counters(
+    counters: &[CounterSeries],
+    window: Window,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    if counters.is_empty() {
+        return Ok(());
+    }
+    let shown_ones = || counters.iter().take(MOST);
+    let values = |it: &CounterSeries| [it.min(), it.max(), it.last()].map(grouped);
+    let longest = shown_ones().flat_map(values).map(|it| it.len()).max();
+    let width = longest.unwrap_or(0).max(10);
+    writeln!(
+        out,
+        "\ncounters of the guest\n{:>width$}  {:>width$}  {:>width$}  {:<LINE$}  name",
+        "min", "max", "last", "over time"
+    )?;
+    for counter in shown_ones() {
+        let [min, max, last] = values(counter);
+        writeln!(
+            out,
+            "{min:>width$}  {max:>width$}  {last:>width$}  {}  {}",
+            sparkline(&counter.heights(window, LINE), LINE),
+            shown(&counter.name)
+        )?;
+    }
+    Ok(())
+}
+
+fn shown(name: &str) -> String {
+    shorten::name(&Printable(name).to_string(), NAME).into_owned()
+}

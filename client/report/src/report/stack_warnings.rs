@@ -1,0 +1,269 @@
+//! Warnings about stacks: truncated ones, late ones, guessed callers.
+
+use std::fmt;
+
+use super::broken::{self, BrokenIn};
+use super::marks::{self, Marked};
+use super::shorten;
+use super::units::{duration, share};
+use super::warnings::notable;
+use unikprof_profile::profile::{Counters, Profile, SpecialFrame, Unit, Unwind};
+use unikprof_profile::symbols::Symbolized;
+
+/// How many functions a warning names, and in how many columns each.
+const FUNCTIONS: usize = 3;
+const NAME: usize = 48;
+
+/// A share of callers from the frame pointer alone that is worth a word.
+pub(crate) const BY_FRAME_POINTER: f64 = 0.1;
+
+/// What to do about late samples, after "if that code".
+pub(crate) const UNMASK_OR_STALL: &str = "unmasks events, mask events for less time there; \
+     if not, the guest was stalled: record on a less busy host, or on hardware instead of \
+     an emulator";
+
+/// What was found, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) finding: String,
+    pub(super) advice: String,
+}
+
+impl Told {
+    fn new(finding: impl Into<String>, advice: impl Into<String>) -> Told {
+        Told { finding: finding.into(), advice: advice.into() }
+    }
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.finding, self.advice)
+    }
+}
+
+/// Samples or blocked time whose stacks lack their outer frames, and of how much.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Incomplete {
+    pub(super) truncated: u64,
+    pub(super) broken: u64,
+    pub(super) whole: u64,
+}
+
+impl Incomplete {
+    pub(super) fn of(profile: &Profile, counters: &Counters) -> Incomplete {
+        match profile.recording().unit() {
+            Unit::Samples | Unit::Bytes | Unit::Objects => Incomplete {
+                truncated: counters.truncated,
+                broken: counters.broken,
+                whole: counters.sampled(),
+            },
+            // The counters count samples, of which there are none.
+            Unit::Nanoseconds => {
+                let marked = Marked::of(profile);
+                Incomplete {
+                    truncated: marked.truncated,
+                    broken: marked.broken,
+                    whole: profile.sample_count(),
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn add(symbolized: &Symbolized<'_>, counters: &Counters, all: &mut Vec<String>) {
+    let profile = symbolized.profile();
+    let recording = profile.recording();
+    let Incomplete { truncated, broken, whole } = Incomplete::of(profile, counters);
+    if notable(truncated, whole) {
+        all.push(about_truncated(&share(truncated, whole), recording.depth).to_string());
+    }
+    if notable(broken, whole) {
+        all.push(about_broken(&share(broken, whole), &broken::places(symbolized)).to_string());
+    }
+    if notable(counters.late, counters.sampled()) {
+        all.push(about_late(counters, recording.late_threshold_ns, &marks::late_under(symbolized)));
+    }
+    if recording.mode.is_heap() {
+        // No code was interrupted: every frame is a call.
+        return;
+    }
+    let guessed = about_callers(counters, recording.caller_table.is_some(), recording.unwind);
+    all.extend(guessed.map(|told| told.to_string()));
+}
+
+pub(super) fn about_truncated(part: &str, depth: u32) -> Told {
+    Told::new(
+        format!("{part} of the stacks are deeper than {depth} frames and lack their outer frames"),
+        "record with a larger --depth",
+    )
+}
+
+/// How many stacks break, where, and what to do about it.
+pub(super) fn about_broken(part: &str, places: &[BrokenIn]) -> Told {
+    let text = format!("{part} of the stacks are broken and lack their outer frames");
+    match where_broken(places) {
+        None => Told::new(text, "build all code with frame pointers"),
+        Some(place) => Told::new(
+            format!("{text}, {place}"),
+            "build that code with frame pointers, or record with --unwind table",
+        ),
+    }
+}
+
+/// Where most stacks break, in words; `None` where no stack carries the mark.
+pub(crate) fn where_broken(places: &[BrokenIn]) -> Option<String> {
+    let all = places.iter().fold(0_u64, |sum, place| sum.saturating_add(place.samples));
+    let most = places.first().filter(|place| place.samples != 0)?;
+    let image = most.image.as_deref().unwrap_or("code of an unknown file");
+    let part = if most.samples == all { "all".to_owned() } else { share(most.samples, all) };
+    let functions = listed(&most.functions);
+    Some(format!("{part} of them in {image}{functions}"))
+}
+
+/// The first functions in parentheses after a space; nothing if there are none.
+pub(crate) fn listed(functions: &[String]) -> String {
+    let shown: Vec<_> =
+        functions.iter().take(FUNCTIONS).map(|name| shorten::name(name, NAME)).collect();
+    if shown.is_empty() {
+        return String::new();
+    }
+    format!(" ({})", shown.join(", "))
+}
+
+fn about_late(counters: &Counters, threshold_ns: u64, under: &[(String, u64)]) -> String {
+    let mut text = format!(
+        "{} of the samples arrived more than {} of running time late, because the guest masked \
+         events or was \
+         stalled by its host or emulator; ",
+        share(counters.late, counters.sampled()),
+        duration(threshold_ns)
+    );
+    text.push_str(&match where_late(under) {
+        None => "they may show code that ran after the time they were due".to_owned(),
+        Some(functions) => format!(
+            "the code that ran when they were due is unknown, so they are shown as {} under the \
+             code that ran when they \
+             arrived, most of them in {functions}; if that code unmasks events, mask events for \
+             less time there",
+            SpecialFrame::Late
+        ),
+    });
+    text
+}
+
+/// The functions under which most late samples lie, in words; `None` where there are none.
+pub(crate) fn where_late(under: &[(String, u64)]) -> Option<String> {
+    let all = under.iter().fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
+    let functions: Vec<String> = under
+        .iter()
+        .take(FUNCTIONS)
+        .map(|(name, count)| format!("{} ({})", shorten::name(name, NAME), share(*count, all)))
+        .collect();
+    (!functions.is_empty()).then(|| functions.join(", "))
+}
+
+pub(super) fn about_callers(counters: &Counters, has_table: bool, unwind: Unwind) -> Option<Told> {
+    let guessed = share(counters.by_frame_pointer, counters.sampled());
+    let many = counters.by_frame_pointer as f64 >= counters.sampled() as f64 * BY_FRAME_POINTER;
+    if counters.sampled() == 0 || !many {
+        return None;
+    }
+    const ALL_IMAGES: &str =
+        "use all images of the guest, and give the agent memory for the whole table";
+    Some(match (has_table, unwind) {
+        (false, _) => Told::new(
+            format!(
+                "no caller table: in {guessed} of the samples the caller was taken from the frame \
+                 pointer, which skips \
+                 the caller of a function without its own frame"
+            ),
+            "record with --image",
+        ),
+        (true, Unwind::FramePointers) => Told::new(
+            format!(
+                "in {guessed} of the samples the caller was taken from the frame pointer, since \
+                 neither the caller table nor the instructions tell it"
+            ),
+            ALL_IMAGES,
+        ),
+        (true, Unwind::Table) => Told::new(
+            format!(
+                "in {guessed} of the samples the caller was taken from the frame pointer, although \
+                 every frame is unwound with the caller table, which does not cover that code"
+            ),
+            ALL_IMAGES,
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broken_stacks_are_told_with_their_place_and_the_remedy() {
+        let place = |image: Option<&str>, functions: &[&str], samples| BrokenIn {
+            image: image.map(str::to_owned),
+            functions: functions.iter().map(ToString::to_string).collect(),
+            samples,
+        };
+        let malloc = ["_int_malloc", "_int_free", "malloc", "calloc"];
+        let places = [place(Some("libc.so.6"), &malloc, 160), place(None, &[], 9)];
+        assert_eq!(
+            about_broken("16.9 %", &places).to_string(),
+            "16.9 % of the stacks are broken and lack their outer frames, 94.7 % of them in \
+             libc.so.6 \
+             (_int_malloc, _int_free, malloc); build that code with frame pointers, or record with \
+             --unwind table"
+        );
+        assert_eq!(
+            about_broken("16.9 %", &places[1..]).to_string(),
+            "16.9 % of the stacks are broken and lack their outer frames, all of them in code of \
+             an unknown \
+             file; build that code with frame pointers, or record with --unwind table"
+        );
+        assert_eq!(
+            about_broken("16.9 %", &[]).to_string(),
+            "16.9 % of the stacks are broken and lack their outer frames; build all code with \
+             frame pointers"
+        );
+    }
+
+    #[test]
+    fn late_samples_are_told_with_the_code_that_unmasked() {
+        let counters = Counters { recorded: 1_000, late: 40, ..Counters::default() };
+        let under = [("irq_enable".to_owned(), 30), ("unlock".to_owned(), 10)];
+        let text = about_late(&counters, 50_000, &under);
+        assert!(
+            text.starts_with("4.0 % of the samples arrived more than 50 µs of running time late"),
+            "{text}"
+        );
+        assert!(text.contains("most of them in irq_enable (75.0 %), unlock (25.0 %)"), "{text}");
+        let text = about_late(&counters, 50_000, &[]);
+        assert!(text.contains("they may show code that ran after"), "{text}");
+    }
+
+    #[test]
+    fn guessed_callers_are_told_by_what_would_help() {
+        let counters = |by_frame_pointer| Counters {
+            recorded: 1_000,
+            by_frame_pointer,
+            ..Counters::default()
+        };
+        let about = |by_frame_pointer, has_table| {
+            about_callers(&counters(by_frame_pointer), has_table, Unwind::FramePointers)
+                .map(|told| told.to_string())
+        };
+        assert_eq!(about(99, false), None);
+        assert!(
+            about(900, false).is_some_and(
+                |text| text.contains("90.0 % of the samples") && text.contains("--image")
+            )
+        );
+        assert!(
+            about(900, true)
+                .is_some_and(|text| text.contains("in 90.0 % of the samples the caller was taken"))
+        );
+        assert_eq!(about_callers(&Counters::default(), false, Unwind::Table), None);
+    }
+}
