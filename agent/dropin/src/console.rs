@@ -4,7 +4,7 @@ use core::fmt::{self, Write as _};
 
 use xen_sys_lite::console::Console;
 
-use crate::start::Found;
+use crate::found::Found;
 
 /// Writes a line; it is lost if the console is missing or full.
 pub(crate) fn print(found: &Found, line: fmt::Arguments<'_>) {

@@ -8,7 +8,7 @@ use xen_sys_lite::last_words::LastWords;
 use xen_sys_lite::{HypercallInstruction, PolledChannel};
 
 use crate::machine::{self, entry};
-use crate::{start, upcall};
+use crate::{exclusive, found, upcall};
 
 type Console = LastWords<PolledChannel<'static, HypercallInstruction>>;
 
@@ -20,7 +20,7 @@ pub(crate) fn leave() {
     }
     // What has crashed may be a tick, which the guest's handler returns through, or another vCPU.
     let were_on = machine::disable_interrupts();
-    start::claim_for_crash();
+    exclusive::claim_for_crash();
     entry::on_crash_stack(write);
     if were_on {
         machine::enable_interrupts();
@@ -28,7 +28,7 @@ pub(crate) fn leave() {
 }
 
 extern "C" fn write() {
-    let (Some(agent), Some(found)) = (upcall::agent(), start::found()) else {
+    let (Some(agent), Some(found)) = (upcall::agent(), found::found()) else {
         return;
     };
     if let Ok(name) = agent.event_name("abort") {

@@ -29,6 +29,8 @@ mod console;
 mod crash;
 mod delivery;
 mod events;
+mod exclusive;
+mod found;
 mod image;
 mod machine;
 mod served;

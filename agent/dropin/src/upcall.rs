@@ -9,72 +9,58 @@
 //! and the profiler is gone without harm; a vector of its own would have no gate there. Events that
 //! come by the local APIC, too, cannot be told from ticks; whatever is due is done.
 //!
-//! # A guest that waits
+//! # The first vCPU's interrupts
 //!
-//! The guest waits by `sti; hlt`, or by the hypercall `SCHEDOP_block` through Xen's page. An
-//! interrupt without an event of the guest's own returns to the `sti`, with interrupts off, or to
-//! the call: the guest does not wake. A tick that finds the guest waiting begins a block of the
-//! agent, and arms no further tick. An event of the guest's own ends the block. So a recorded guest
-//! is interrupted at most once in each wait, and one that is not recorded only by clients. If an
-//! event of the guest's own arrives when the call is about to be executed again, the entry lets the
-//! guest continue behind it, as Xen would have.
+//! | found | the guest's handler | a poll that is due |
+//! |---|---|---|
+//! | neither the timer nor the device | runs | follows by the timer |
+//! | the timer, by a vector that is in service | not: the guest's event interrupts by itself | begins |
+//! | the timer or the device, no event of the guest's | not | begins |
+//! | the same, and an event of the guest's | runs: it *has passed* | follows by the timer |
+//! | the same, by the local APIC, when one has passed already | is *owed*, after the poll | begins |
 //!
-//! A guest may also look for its events outside of upcalls, and takes those of the device then,
-//! which it does not know, or masks its port. So each interrupt looks at the device itself, and
+//! The last row keeps clients connected to a guest that computes and leaves its upcall pending.
+//!
+//! | state | from | to |
+//! |---|---|---|
+//! | `is_noticed`: poll at once | an event of the device, a start, a restore | a poll begins |
+//! | `is_stuck`: do not for what was received | a poll could not take it | a poll has |
+//! | `has_passed` | the guest's handler runs | a poll begins, or no event of the guest's is pending |
+//! | `is_owed`: interrupt at once | a poll begins in the handler's place | the next interrupt |
+//! | `check_at_ns`: look at the device | [`CHECK_NS`] after an event of the guest's | it was looked at, and no upcall is pending |
+//! | `is_waiting`, `is_block`, `waits_at` | see [`wait`] | |
+//!
+//! The guest may look for its events outside of upcalls, and takes those of the device then, which
+//! it does not know, or masks its port. So each interrupt looks at the device itself, and
 //! [`CHECK_NS`] after an event of the guest's own there is one; again and again while an upcall is
 //! pending, since Xen raises no other.
-//!
-//! The bytes before the program counter may also belong to another instruction. So a wait is one
-//! only if Xen has counted blocked time since it was last asked, by a tick or for a wait: a blocked
-//! vCPU continues with an interrupt, and all of them pass here.
-//!
-//! With several vCPUs no wait is repeated: another may end one by an interrupt of the local APIC.
-//! If the profiler's comes while that one is handled, it finds the guest behind the wait, too, and
-//! a return to it could last for ever. So a tick wakes a recorded guest there, as an interrupt of
-//! no concern does, and ends the agent's block. One that is not recorded is not looked at after its
-//! own events, since that would wake it.
-#![allow(unsafe_code, reason = "the state is reached from interrupts, and instructions are read")]
+#![allow(unsafe_code, reason = "the state is reached from interrupts")]
+
+mod device;
+mod poll;
+mod timer;
+mod wait;
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use unikprof_agent::{Continuation, Platform as _, Registers};
+use unikprof_agent::{Continuation, Registers};
 use xen_sys_lite::HypercallInstruction;
-use xen_sys_lite::abi::PAGE_SIZE;
 use xen_sys_lite::abi::xen::SharedInfo;
-use xen_sys_lite::clock::{Clock, read_counter};
+use xen_sys_lite::clock::Clock;
 use xen_sys_lite::cpuid::XenLeaves;
 use xen_sys_lite::events::{Binding, EventChannels, Port};
 
 use crate::delivery::Delivery;
+use crate::machine;
 use crate::machine::apic::Apic;
 use crate::machine::descriptors;
 use crate::machine::entry::{self, Saved};
-use crate::machine::{self, INTERRUPTS_ON};
 use crate::served::{Served, ServedAgent};
-use crate::start;
 use crate::vcpus::{self, NEVER, Vcpu};
 
 /// After the guest has handled an event, the device is looked at within this time.
 const CHECK_NS: u64 = 20_000_000;
-/// Polls take their share of a CPU over this time.
-const SHARE_NS: u64 = 100_000_000;
-/// The timer may fire so much before its time, on another clock than Xen's.
-const EARLY_NS: u64 = 100_000;
-/// The one-shot timer counts no longer than 42.9 s.
-const LONGEST_NS: u64 = 40_000_000_000;
-/// The device's port is proven to be the device's at this interval.
-const PROOF_NS: u64 = 1_000_000_000;
-const STI: u8 = 0xfb;
-const HLT: u8 = 0xf4;
-/// An entry of the hypercall page: `mov eax, 29`, for `sched_op`, and `vmcall` or `vmmcall`.
-const LOAD_SCHED_OP: [u8; 5] = [0xb8, SCHED_OP as u8, 0, 0, 0];
-const CALLS_XEN: [[u8; 3]; 2] = [[0x0f, 0x01, 0xc1], [0x0f, 0x01, 0xd9]];
-const SCHED_OP: u64 = 29;
-/// Bytes of `LOAD_SCHED_OP` and a call.
-const LONGEST_WAIT: u64 = 8;
-/// The first argument of `sched_op`.
-const SCHEDOP_BLOCK: u64 = 1;
 
 /// The entry's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,77 +178,6 @@ pub(crate) extern "C" fn on_poll(saved: &mut Saved) {
     }
 }
 
-impl Saved {
-    fn registers(&self) -> Registers {
-        Registers::new(self.rip, self.rsp, self.rbp)
-    }
-
-    /// The wait that has ended before the program counter.
-    fn wait_before(&self) -> Option<Wait> {
-        if !can_read_before(self.rip, start::is_code) {
-            return None;
-        }
-        let [hlt, call] = [1, 3].map(|size| self.rip.wrapping_sub(size));
-        if code(hlt) == [HLT] {
-            return Some(Wait::Hlt(hlt));
-        }
-        let is_block = self.rdi == SCHEDOP_BLOCK
-            && CALLS_XEN.contains(&code(call))
-            && code(call.wrapping_sub(5)) == LOAD_SCHED_OP;
-        is_block.then_some(Wait::Block(call))
-    }
-
-    /// Returns to the wait, if the guest cannot tell. Returns where it is if an interrupt may come
-    /// before it is executed, else 0; `None` if the guest goes on.
-    fn repeat(&mut self) -> Option<u64> {
-        match self.wait_before()? {
-            Wait::Hlt(at) if code(at.wrapping_sub(1)) == [STI] => {
-                // With interrupts off until the `hlt`, as the guest has come there.
-                self.rip = at.wrapping_sub(1);
-                self.flags &= !INTERRUPTS_ON;
-                Some(0)
-            }
-            Wait::Hlt(_) => None,
-            Wait::Block(at) => {
-                (self.rip, self.rax) = (at, SCHED_OP);
-                Some(at)
-            }
-        }
-    }
-
-    /// Continues behind the call to which an interrupt has returned, if it was not executed yet.
-    fn skip_wait(&mut self, waits_at: u64) {
-        if self.rip == waits_at && CALLS_XEN.contains(&code(self.rip)) {
-            // It has succeeded.
-            (self.rip, self.rax) = (self.rip + 3, 0);
-        }
-    }
-}
-
-/// An instruction in which the guest waits, by its address.
-enum Wait {
-    Hlt(u64),
-    Block(u64),
-}
-
-/// Whether the bytes of the longest wait can be read before a program counter: they are in its
-/// page, or in the image's code. The page before it may not be mapped.
-fn can_read_before(pc: u64, is_code: impl Fn(u64) -> bool) -> bool {
-    pc % PAGE_SIZE as u64 >= LONGEST_WAIT || is_code(pc.wrapping_sub(LONGEST_WAIT))
-}
-
-/// The bytes at an address of code.
-fn code<const SIZE: usize>(address: u64) -> [u8; SIZE] {
-    // SAFETY: the processor is about to execute the instructions, or `can_read_before` them.
-    unsafe { core::ptr::with_exposed_provenance::<[u8; SIZE]>(address as usize).read() }
-}
-
-/// Cycles of the time stamp counter in a ns, 32.32 fixed point.
-fn cycles_per_ns(clock: &Clock<'_>) -> u64 {
-    let hz = clock.snapshot().counter_hz().unwrap_or(0);
-    ((u128::from(hz) << 32) / 1_000_000_000) as u64
-}
-
 impl Running {
     /// The profiler, not yet published.
     pub(crate) fn new(
@@ -273,7 +188,7 @@ impl Running {
         (apic, delivery): (Apic, Delivery),
         (served, share_permille): (Served, u32),
     ) -> Self {
-        let cycles_per_ns = cycles_per_ns(&clock);
+        let cycles_per_ns = timer::cycles_per_ns(&clock);
         Self {
             agent,
             shared,
@@ -368,89 +283,6 @@ impl Running {
 
     pub(crate) fn is_polling(&self) -> bool {
         self.is_polling.load(Ordering::Relaxed)
-    }
-
-    /// Connects the device again, by `reconnect`, which is told whether the domain is a new one,
-    /// and says when it has forgotten the old one. After an error there is no network. Interrupts
-    /// are off, and no poll is under way.
-    pub(crate) fn reconnect<T, E>(
-        &self,
-        reconnect: impl FnOnce(&mut Served, &AtomicBool) -> Result<T, E>,
-    ) -> Result<T, E> {
-        if self.is_restored() {
-            self.follow_restore();
-        }
-        self.port.store(0, Ordering::Relaxed);
-        // SAFETY: there is no poll, and none begins: interrupts are off.
-        let result = reconnect(unsafe { &mut *self.served.get() }, &self.is_new_domain);
-        self.go_on(result.is_ok());
-        result
-    }
-
-    fn port(&self) -> Option<Port> {
-        let port = self.port.load(Ordering::Relaxed);
-        (port != 0).then_some(Port(port))
-    }
-
-    /// Whether a port is connected as the device's was.
-    fn is_ours(&self, port: Port) -> bool {
-        let binding = self.events.status(port).map(|(binding, _)| binding);
-        let [domain, far_port] = self.backend.each_ref().map(|it| it.load(Ordering::Relaxed));
-        binding.is_ok_and(|binding| {
-            matches!(binding, Binding::Interdomain { domain: of, port }
-                if u32::from(of) == domain && port == far_port)
-        })
-    }
-
-    /// Whether the domain is another one than at the last proof: by its number, or because its time
-    /// began anew and the device's port is gone, as it is in every new domain.
-    fn is_restored(&self) -> bool {
-        self.domain_id() != self.domain.load(Ordering::Relaxed)
-            || self.has_stepped_back() && self.port().is_some_and(|port| !self.is_ours(port))
-    }
-
-    /// Whether it is earlier than at the last proof. A starved host's clock steps back too, and
-    /// more often than domains of one number follow each other.
-    fn has_stepped_back(&self) -> bool {
-        self.proof_at_ns.load(Ordering::Relaxed) > self.clock.now_ns() + PROOF_NS
-    }
-
-    /// What was to happen at times of a clock that has stepped back.
-    fn follow_clock(&self) {
-        let tick_at_ns = self.agent.deadline().unwrap_or(NEVER);
-        vcpus::first().tick_at_ns.store(tick_at_ns, Ordering::Relaxed);
-        self.paid_at_ns.store(0, Ordering::Relaxed);
-        self.check_at_ns.store(NEVER, Ordering::Relaxed);
-        self.is_noticed.store(true, Ordering::Relaxed);
-    }
-
-    fn domain_id(&self) -> u32 {
-        self.leaves.domain().map_or(u32::MAX, u32::from)
-    }
-
-    fn put_off_proof(&self) {
-        let proof_at_ns = self.clock.now_ns() + PROOF_NS;
-        self.proof_at_ns.store(proof_at_ns, Ordering::Relaxed);
-    }
-
-    /// The domain was restored from a save: what Xen knew of the profiler is gone. Sampling goes
-    /// on.
-    fn follow_restore(&self) {
-        self.port.store(0, Ordering::Relaxed);
-        self.is_new_domain.store(true, Ordering::Relaxed);
-        self.domain.store(self.domain_id(), Ordering::Relaxed);
-        self.put_off_proof();
-        // Another host's processor counts at another rate.
-        let cycles_per_ns = cycles_per_ns(&self.clock);
-        self.cycles_per_ns.store(cycles_per_ns, Ordering::Relaxed);
-        self.agent.resume();
-        let first = vcpus::first();
-        self.wake(first);
-        self.ask_blocked_ns(first);
-        vcpus::others().iter().for_each(|it| it.connect(&self.events));
-        self.follow_clock();
-        self.poll_at_ns.store(NEVER, Ordering::Relaxed);
-        self.is_owed.store(false, Ordering::Relaxed);
     }
 
     fn on_interrupt(&self, vcpu: &'static Vcpu, saved: &mut Saved) -> Next {
@@ -555,25 +387,6 @@ impl Running {
         self.events.is_pending(port) && self.events.take_pending(port)
     }
 
-    /// Whether the interrupt is known to be the timer's, and whether the timer has fired. If the
-    /// guest uses the timer, the profiler does so no more.
-    fn find_timer(&self, vcpu: &Vcpu) -> (bool, bool) {
-        let vector = self.delivery.vector;
-        let is_timer = !self.delivery.by_apic && self.apic.is_in_service(vector);
-        if is_timer {
-            self.apic.end_of_interrupt();
-        } else if !vcpu.is_unusable.load(Ordering::Relaxed) && !self.apic.is_ours(vector) {
-            vcpu.is_unusable.store(true, Ordering::Relaxed);
-            machine::debug_line(
-                "no more ticks, nor answers to clients: the guest uses the local APIC's timer \
-                 itself now",
-            );
-        }
-        let armed_ns = vcpu.armed_ns.load(Ordering::Relaxed);
-        let has_fired = is_timer || self.is_past(armed_ns.saturating_sub(EARLY_NS));
-        (is_timer, has_fired)
-    }
-
     /// Takes a tick that is due, or any if the agent is to be looked at.
     fn sample(&self, vcpu: &'static Vcpu, saved: &Saved, is_kicked: bool) {
         self.find_wait(vcpu, saved);
@@ -584,59 +397,6 @@ impl Running {
                 self.keep_blocked_ns(vcpu);
             }
         }
-    }
-
-    /// Looks whether the device has sent an event, which it returns, and when to look again.
-    fn look(&self) -> bool {
-        let port = self.port();
-        let (is_masked, is_pending) = port.map_or((false, false), |port| {
-            (self.events.is_masked(port), self.events.is_pending(port))
-        });
-        // Before an event is taken, which could be another's, and now and then.
-        let proof_at_ns = self.proof_at_ns.load(Ordering::Relaxed);
-        let now_ns = self.clock.now_ns();
-        let is_proven = (now_ns..=now_ns + PROOF_NS).contains(&proof_at_ns);
-        if is_masked || is_pending || !is_proven {
-            if self.is_restored() {
-                machine::debug_line(
-                    "the guest was restored: no network before unikprof_dropin_resume()",
-                );
-                self.follow_restore();
-                return false;
-            }
-            if self.has_stepped_back() {
-                self.follow_clock();
-            }
-            self.put_off_proof();
-            vcpus::repeat_kicks(&self.events);
-            // SAFETY: interrupts are off; the guest runs with this table.
-            unsafe { descriptors::intercept_faults() };
-            if port.is_some_and(|port| !self.is_ours(port)) {
-                // The backend has gone.
-                self.port.store(0, Ordering::Relaxed);
-                return false;
-            }
-        }
-        let Some(port) = port else {
-            return false;
-        };
-        if is_masked {
-            // As in `begin`.
-            let _ = self.events.unmask(port);
-        }
-        if is_pending && self.events.take_pending(port) {
-            self.is_noticed.store(true, Ordering::Relaxed);
-        }
-        if self.is_past(self.check_at_ns.load(Ordering::Relaxed)) {
-            let is_upcall_pending =
-                vcpus::first().info(self.shared).evtchn_upcall_pending.load(Ordering::SeqCst) != 0;
-            let next_ns = match is_upcall_pending {
-                true => self.clock.now_ns() + CHECK_NS,
-                false => NEVER,
-            };
-            self.check_at_ns.store(next_ns, Ordering::Relaxed);
-        }
-        is_pending
     }
 
     /// Before the guest's handler.
@@ -672,121 +432,6 @@ impl Running {
         Next::Return
     }
 
-    fn on_poll(&self, saved: &mut Saved) {
-        let vcpu = vcpus::first();
-        // A tick that has become due since the interrupt fires as soon as interrupts are on.
-        let _own_work = self.agent.own_work();
-        let events = self.guests_events.load(Ordering::Relaxed);
-        let waits_at = vcpu.waits_at.load(Ordering::Relaxed);
-        self.is_noticed.store(false, Ordering::Relaxed);
-        let began_ns = (self.clock.now_ns(), self.running_ns());
-        machine::enable_interrupts();
-        // SAFETY: `is_polling` is set, so this is the only poll.
-        let next_ns = unsafe { &mut *self.served.get() }.poll();
-        machine::disable_interrupts();
-        let platform = self.agent.platform();
-        let poll_at_ns = next_ns.map_or(NEVER, |at_ns| platform.timer_deadline(at_ns));
-        self.poll_at_ns.store(poll_at_ns, Ordering::Relaxed);
-        self.pay(began_ns);
-        self.keep_blocked_ns(vcpu);
-        // SAFETY: as above; the poll is over.
-        let is_stuck = unsafe { &*self.served.get() }.has_received();
-        self.is_stuck.store(is_stuck, Ordering::Relaxed);
-        if is_stuck {
-            // Or it came when the poll did not look any more, and the guest may take its event.
-            let again_ns = self.clock.now_ns() + CHECK_NS;
-            self.poll_at_ns.fetch_min(again_ns, Ordering::Relaxed);
-        }
-        // The poll may have begun a recording.
-        let tick_at_ns = self.agent.deadline().unwrap_or(NEVER);
-        vcpu.tick_at_ns.store(tick_at_ns, Ordering::Relaxed);
-        vcpus::repeat_kicks(&self.events);
-        self.is_polling.store(false, Ordering::Relaxed);
-        if events == self.guests_events.load(Ordering::Relaxed) {
-            self.wait_again(vcpu, saved);
-        } else {
-            // The event ends the wait also where its call was about to be executed again.
-            saved.skip_wait(waits_at);
-            self.wake(vcpu);
-        }
-        self.arm(vcpu, true);
-    }
-
-    /// Charges the running time since `began_ns`, system time and running time, to the share of
-    /// polls.
-    fn pay(&self, (began_ns, began_running_ns): (u64, u64)) {
-        let spent_ns = self.running_ns().saturating_sub(began_running_ns);
-        let share_permille = u64::from(self.share_permille.load(Ordering::Relaxed));
-        let price_ns = spent_ns.saturating_mul(1000) / share_permille;
-        let from_ns = self.paid_at_ns.load(Ordering::Relaxed).max(began_ns);
-        self.paid_at_ns.store(from_ns.saturating_add(price_ns), Ordering::Relaxed);
-    }
-
-    /// Asks Xen for the blocked time, which the next `find_wait` compares with its own.
-    fn ask_blocked_ns(&self, vcpu: &Vcpu) {
-        let blocked_ns = self.agent.platform().blocked_ns(vcpu.number());
-        vcpu.blocked_ns.store(blocked_ns, Ordering::Relaxed);
-    }
-
-    /// Keeps the blocked time for `find_wait`, where a tick or a poll has just read the vCPU's
-    /// times.
-    fn keep_blocked_ns(&self, vcpu: &Vcpu) {
-        let blocked_ns = self.agent.platform().last_blocked_ns(vcpu.number());
-        vcpu.blocked_ns.store(blocked_ns, Ordering::Relaxed);
-    }
-
-    /// Finds out by Xen's count of blocked time whether the interrupted code waits, and reports the
-    /// wait to the agent unless that is done already.
-    fn find_wait(&self, vcpu: &'static Vcpu, saved: &Saved) {
-        let is_in_poll = vcpu.is_first() && self.is_polling();
-        // Xen is not asked where the code tells.
-        if is_in_poll || vcpu.is_block.load(Ordering::Relaxed) || saved.wait_before().is_none() {
-            return;
-        }
-        let platform = self.agent.platform();
-        let number = vcpu.number();
-        let blocked_ns = platform.blocked_ns(number);
-        let before_ns = vcpu.blocked_ns.swap(blocked_ns, Ordering::Relaxed);
-        if blocked_ns > before_ns {
-            vcpu.is_waiting.store(true, Ordering::Relaxed);
-            vcpu.is_block.store(true, Ordering::Relaxed);
-            // The block began when its first ns was counted, not now.
-            platform.at_blocked_ns(number, before_ns, || {
-                self.agent.on_block(Some(&saved.registers()));
-            });
-        }
-    }
-
-    /// Returns to the wait if the guest waits. With several vCPUs, or where the idiom is another
-    /// one, the guest wakes.
-    fn wait_again(&self, vcpu: &'static Vcpu, saved: &mut Saved) {
-        let waits_at = vcpu.waits_at.load(Ordering::Relaxed);
-        let is_waiting = vcpu.is_waiting.load(Ordering::Relaxed);
-        if !is_waiting || waits_at != 0 && saved.rip == waits_at {
-            return;
-        }
-        match vcpus::others().is_empty().then(|| saved.repeat()).flatten() {
-            Some(at) => vcpu.waits_at.store(at, Ordering::Relaxed),
-            None => self.wake(vcpu),
-        }
-    }
-
-    /// The guest continues after a wait.
-    fn wake(&self, vcpu: &'static Vcpu) {
-        vcpu.is_waiting.store(false, Ordering::Relaxed);
-        self.end_block(vcpu);
-    }
-
-    /// Tells the agent the end of its block, if there is one. Xen is asked for the blocked time
-    /// then.
-    fn end_block(&self, vcpu: &'static Vcpu) {
-        if vcpu.is_block.swap(false, Ordering::Relaxed) {
-            self.ask_blocked_ns(vcpu);
-            let next_ns = self.agent.on_wake();
-            vcpu.tick_at_ns.store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
-        }
-    }
-
     /// Whether an event of the guest's own is pending. If not, the upcall is acknowledged, so that
     /// the guest's handler need not run.
     fn take_upcall(&self, vcpu: &Vcpu) -> bool {
@@ -807,88 +452,5 @@ impl Running {
             vcpu.evtchn_upcall_pending.store(1, Ordering::SeqCst);
         }
         is_pending
-    }
-
-    fn running_ns(&self) -> u64 {
-        self.agent.platform().running_ns(0)
-    }
-
-    /// When the next poll is due, in system time.
-    fn next_poll_ns(&self) -> u64 {
-        if self.is_polling() || self.port().is_none() {
-            return NEVER;
-        }
-        // SAFETY: there is no poll, and none can begin meanwhile.
-        let has_received = || unsafe { &*self.served.get() }.has_received();
-        let is_stuck = self.is_stuck.load(Ordering::Relaxed);
-        let is_noticed = self.is_noticed.load(Ordering::Relaxed);
-        let poll_at_ns = match is_noticed || !is_stuck && has_received() {
-            true => 0,
-            false => self.poll_at_ns.load(Ordering::Relaxed),
-        };
-        let paid_at_ns = self.paid_at_ns.load(Ordering::Relaxed);
-        poll_at_ns.max(paid_at_ns.saturating_sub(SHARE_NS))
-    }
-
-    fn is_past(&self, at_ns: u64) -> bool {
-        at_ns != NEVER && at_ns <= self.clock.now_ns()
-    }
-
-    /// Arms the timer for the next tick or poll, unless it is armed for that time already and has
-    /// not fired.
-    fn arm(&self, vcpu: &'static Vcpu, has_fired: bool) {
-        if vcpu.is_unusable.load(Ordering::Relaxed) {
-            return;
-        }
-        let tick_at_ns = vcpu.tick_at_ns.load(Ordering::Relaxed);
-        let next_ns = if vcpu.is_first() {
-            let is_owed = !self.is_polling() && self.is_owed.load(Ordering::Relaxed);
-            let poll_at_ns = if is_owed { 0 } else { self.next_poll_ns() };
-            poll_at_ns.min(self.check_at_ns.load(Ordering::Relaxed))
-        } else {
-            NEVER
-        };
-        let now_ns = self.clock.now_ns();
-        let at_ns = match next_ns.min(tick_at_ns) {
-            NEVER => NEVER,
-            at_ns => at_ns.min(now_ns + LONGEST_NS),
-        };
-        if vcpu.armed_ns.swap(at_ns, Ordering::Relaxed) == at_ns && !has_fired {
-            return;
-        }
-        let delay_ns = (at_ns != NEVER).then(|| at_ns.saturating_sub(now_ns));
-        self.apic.arm(delay_ns, |delay_ns| {
-            let cycles_per_ns = self.cycles_per_ns.load(Ordering::Relaxed);
-            let cycles = (u128::from(delay_ns) * u128::from(cycles_per_ns)) >> 32;
-            read_counter().wrapping_add(cycles as u64)
-        });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Guards against a fault at the first instructions of a page whose predecessor is not mapped.
-    #[test]
-    fn only_the_image_is_read_across_a_pages_start() {
-        const PAGE: u64 = PAGE_SIZE as u64;
-        let is_code = |address| (PAGE..3 * PAGE).contains(&address);
-        for (pc, expected) in [
-            (0, false),
-            (7, false),
-            (8, true),
-            (PAGE - 1, true),
-            (PAGE, false),
-            (PAGE + 7, false),
-            (PAGE + 8, true),
-            (2 * PAGE, true),
-            (2 * PAGE + 7, true),
-            (3 * PAGE, true),
-            (3 * PAGE + 8, true),
-            (4 * PAGE, false),
-        ] {
-            assert_eq!(can_read_before(pc, is_code), expected, "{pc:#x}");
-        }
     }
 }
