@@ -7,7 +7,7 @@ use unikprof_agent::CrashLines;
 use xen_sys_lite::last_words::LastWords;
 use xen_sys_lite::{HypercallInstruction, PolledChannel};
 
-use crate::machine::{self, entry};
+use crate::machine::{self, own_stacks};
 use crate::{exclusive, found, upcall};
 
 type Console = LastWords<PolledChannel<'static, HypercallInstruction>>;
@@ -21,7 +21,7 @@ pub(crate) fn leave() {
     // What has crashed may be a tick, which the guest's handler returns through, or another vCPU.
     let were_on = machine::disable_interrupts();
     exclusive::claim_for_crash();
-    entry::on_crash_stack(write);
+    own_stacks::on_crash_stack(write);
     if were_on {
         machine::enable_interrupts();
     }
@@ -34,7 +34,7 @@ extern "C" fn write() {
     if let Ok(name) = agent.event_name("abort") {
         agent.mark(name, 0);
     }
-    let block = entry::crash_block();
+    let block = own_stacks::crash_block();
     let length = agent.crash_dump_into(block);
     found.with_console(|page, channel| {
         let mut console = Console::new(page, channel);

@@ -1,4 +1,4 @@
-//! The processor: page tables, descriptor tables, the local APIC, and the entry of interrupts.
+//! The processor: page tables, descriptor tables, the local APIC, and the stacks of the profiler.
 #![allow(unsafe_code, reason = "instructions and tables without an equivalent in Rust")]
 
 /// The address of a symbol of the assembly. Without a global offset table there is no other way to
@@ -20,11 +20,9 @@ macro_rules! address_of {
 pub(crate) use address_of;
 
 pub(crate) mod apic;
-#[cfg(feature = "trace")]
-pub(crate) mod breakpoint;
 pub(crate) mod descriptors;
-pub(crate) mod entry;
 mod fault;
+pub(crate) mod own_stacks;
 pub(crate) mod paging;
 
 use core::arch::asm;

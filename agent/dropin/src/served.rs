@@ -13,9 +13,9 @@ use xen_sys_lite::net::{NetError, NetPages, Netfront};
 use xen_sys_lite::{HypercallInstruction, PageMemory};
 
 use crate::configuration::{Address, Configuration};
+use crate::machine::own_stacks::MAX_VCPUS;
 use crate::statics::Once;
 use crate::store::GuestStore;
-use crate::vcpus::MAX_VCPUS;
 
 pub(crate) type Platform = XenPlatform<HypercallInstruction, MAX_VCPUS>;
 pub(crate) type ServedAgent = Agent<'static, Platform>;

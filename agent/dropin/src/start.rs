@@ -31,16 +31,17 @@ use crate::delivery::{Delivery, Unknown};
 use crate::exclusive;
 use crate::found::{self, FIRST, Found, NoStore};
 use crate::image::{self, NoImage};
+use crate::machine;
 use crate::machine::apic::{Apic, NoTimer};
 use crate::machine::descriptors::{self, NoHandler};
-use crate::machine::{self, entry};
+use crate::machine::own_stacks::{self, MAX_VCPUS};
 use crate::served::{Device, DevicePages, GRANTS, Grants, PAGES, Served, ServedAgent};
 #[cfg(feature = "trace")]
 use crate::stacks;
 use crate::statics::{Once, Pages, Replaced, agent_memory};
 use crate::store::GuestStore;
 use crate::upcall::{self, Running};
-use crate::vcpus::{self, MAX_VCPUS};
+use crate::vcpus;
 
 /// Memory for traces of so many functions, on so many stacks.
 #[cfg(feature = "trace")]
@@ -136,7 +137,7 @@ pub(crate) fn start() {
     if !IS_STARTED.swap(true, Ordering::AcqRel) {
         // A poll uses the same stack, so none may begin before this is done.
         let were_on = machine::disable_interrupts();
-        exclusive::with(|| entry::on_poll_stack(run));
+        exclusive::with(|| own_stacks::on_poll_stack(run));
         if were_on {
             machine::enable_interrupts();
         }
@@ -163,7 +164,7 @@ pub(crate) fn resume() {
         machine::debug_line("not connected again: not called on the first vCPU");
     } else if running.is_polling() {
         machine::debug_line("not connected again: called from within network work");
-    } else if !exclusive::with(|| entry::on_poll_stack(run_again)) {
+    } else if !exclusive::with(|| own_stacks::on_poll_stack(run_again)) {
         machine::debug_line("not connected again: a crash dump is written");
     }
     if were_on {
@@ -255,7 +256,7 @@ fn connect(found: &Found) -> Result<(), Refusal> {
     }
     let sampled = count.min(MAX_VCPUS as u32);
     vcpus::set_count(sampled);
-    entry::set_vcpu_leaf(vcpu_leaf.unwrap_or(0));
+    own_stacks::set_vcpu_leaf(vcpu_leaf.unwrap_or(0));
 
     let identity = IDENTITY.take().ok_or(Refusal::Static)?;
     let (settings, vif, network) = found

@@ -36,7 +36,10 @@
 //! pending, since Xen raises no other.
 #![allow(unsafe_code, reason = "the state is reached from interrupts")]
 
+#[cfg(feature = "trace")]
+mod breakpoint;
 mod device;
+mod entry;
 mod poll;
 mod timer;
 mod wait;
@@ -55,9 +58,10 @@ use crate::delivery::Delivery;
 use crate::machine;
 use crate::machine::apic::Apic;
 use crate::machine::descriptors;
-use crate::machine::entry::{self, Saved};
+use crate::machine::own_stacks;
 use crate::served::{Served, ServedAgent};
 use crate::vcpus::{self, NEVER, Vcpu};
+use entry::Saved;
 
 /// After the guest has handled an event, the device is looked at within this time.
 const CHECK_NS: u64 = 20_000_000;
@@ -148,7 +152,7 @@ pub(crate) fn publish(running: &'static mut Running) -> &'static Running {
 /// lie below.
 pub(crate) fn continuation(sp: u64, _: u64) -> Option<Continuation> {
     let running = running()?;
-    if !entry::is_on_poll_stack(sp) {
+    if !own_stacks::is_on_poll_stack(sp) {
         return Some(Continuation::FrameRecord);
     }
     let [pc, sp, fp] = running.interrupted.each_ref().map(|word| word.load(Ordering::Relaxed));

@@ -12,10 +12,8 @@ use xen_sys_lite::clock;
 use xen_sys_lite::events::{EventChannels, Port};
 use xen_sys_lite::vcpu::{self, VcpuId};
 
-use crate::machine::entry;
+use crate::machine::own_stacks::{self, MAX_VCPUS};
 
-/// The most vCPUs that are sampled.
-pub(crate) const MAX_VCPUS: usize = 8;
 /// Used as a time: never.
 pub(crate) const NEVER: u64 = u64::MAX;
 /// Times that two copies of a clock are compared: Xen may update them meanwhile.
@@ -200,7 +198,7 @@ pub(crate) fn current() -> Option<u32> {
     if all().len() == 1 {
         return Some(0);
     }
-    Some(entry::vcpu_of_stack().unwrap_or_else(entry::vcpu_by_leaf))
+    Some(own_stacks::vcpu_of_stack().unwrap_or_else(own_stacks::vcpu_by_leaf))
 }
 
 #[cfg(test)]

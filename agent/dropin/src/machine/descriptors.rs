@@ -7,7 +7,13 @@ use core::arch::asm;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{entry, fault};
+use super::fault;
+
+/// The guest's handler of its events.
+pub(crate) static GUESTS_EVENTS: AtomicU64 = AtomicU64::new(0);
+/// The guest's handler of breakpoints.
+#[cfg(feature = "trace")]
+pub(crate) static GUESTS_BREAKPOINTS: AtomicU64 = AtomicU64::new(0);
 
 const PRESENT: u8 = 1 << 7;
 /// An interrupt gate: it turns interrupts off.
@@ -113,7 +119,7 @@ impl fmt::Display for NoHandler {
     }
 }
 
-/// Has interrupts of `vector` pass by [`entry`]'s code, which continues with the guest's handler.
+/// Has interrupts of `vector` pass by the profiler's entry, which continues with the guest's handler.
 /// Returns whether they did not before.
 ///
 /// The gate is changed in the guest's own table, so that whatever the guest does to its table later
@@ -132,11 +138,11 @@ pub(crate) unsafe fn intercept(vector: u8) -> Result<bool, NoHandler> {
     if !guests.is_usable() {
         return Err(NoHandler(vector));
     }
-    let ours = Gate::new(entry::address(), guests.selector, guests.stack);
+    let ours = Gate::new(address_of!("unikprof_dropin_entry"), guests.selector, guests.stack);
     // SAFETY: as above; interrupts are off.
     unsafe {
         let gate = gates.add(usize::from(vector));
-        if !put_before(gate, guests, ours, &entry::GUESTS_HANDLER) {
+        if !put_before(gate, guests, ours, &GUESTS_EVENTS) {
             return Err(NoHandler(vector));
         }
         intercept_faults();
@@ -144,12 +150,14 @@ pub(crate) unsafe fn intercept(vector: u8) -> Result<bool, NoHandler> {
     Ok(guests.entry() != ours.entry())
 }
 
-/// Whether interrupts of `vector` pass by [`entry`]'s code, or have no gate.
+/// Whether interrupts of `vector` pass by the profiler's entry, or have no gate.
 pub(crate) fn is_intercepted(vector: u8) -> bool {
     let (gates, count) = table();
     let place = usize::from(vector);
     // SAFETY: inside the table in use.
-    place >= count || unsafe { gates.add(place).read_unaligned() }.entry() == entry::address()
+    place >= count
+        || unsafe { gates.add(place).read_unaligned() }.entry()
+            == address_of!("unikprof_dropin_entry")
 }
 
 /// The vector of page faults.
@@ -183,8 +191,7 @@ pub(crate) unsafe fn intercept_faults() {
 #[cfg(feature = "trace")]
 const BREAKPOINT: u8 = 3;
 
-/// Has breakpoints pass by [`breakpoint`](super::breakpoint)'s code, which continues with the
-/// guest's handler. `false` if the guest has no handler of them, or if it would run on the
+/// Has breakpoints pass by the profiler's entry, which continues with the guest's handler. `false` if the guest has no handler of them, or if it would run on the
 /// interrupted stack, although that of events, at vector `events`, does not: such a guest may be
 /// compiled with a red zone.
 ///
@@ -202,10 +209,10 @@ pub(crate) unsafe fn intercept_breakpoints(events: u8) -> bool {
     let (guests, events) = unsafe { (gate.read_unaligned(), events.read_unaligned()) };
     let is_usable = guests.kind & PRESENT != 0 && (guests.stack != 0 || events.stack == 0);
     if is_usable {
-        let ours = super::breakpoint::address();
+        let ours = address_of!("unikprof_dropin_breakpoint");
         let ours = Gate::new(ours, guests.selector, guests.stack);
         // SAFETY: as above; interrupts are off.
-        return unsafe { put_before(gate, guests, ours, &super::breakpoint::GUESTS_HANDLER) };
+        return unsafe { put_before(gate, guests, ours, &GUESTS_BREAKPOINTS) };
     }
     false
 }

@@ -5,9 +5,9 @@ use core::sync::atomic::Ordering;
 
 use unikprof_agent::Platform as _;
 
+use super::entry::Saved;
 use super::{CHECK_NS, Running};
 use crate::machine;
-use crate::machine::entry::Saved;
 use crate::vcpus::{self, NEVER};
 
 /// Polls take their share of a CPU over this time.

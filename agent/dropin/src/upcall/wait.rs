@@ -25,9 +25,9 @@ use unikprof_agent::{Platform as _, Registers};
 use xen_sys_lite::abi::PAGE_SIZE;
 
 use super::Running;
+use super::entry::Saved;
 use crate::found;
 use crate::machine::INTERRUPTS_ON;
-use crate::machine::entry::Saved;
 use crate::vcpus::{self, NEVER, Vcpu};
 
 const STI: u8 = 0xfb;

@@ -5,14 +5,10 @@
 //! none.
 
 use core::arch::global_asm;
-use core::sync::atomic::AtomicU64;
 
 use unikprof_agent::{Breakpoint, TrapFrame};
 
-use crate::upcall;
-
-/// The guest's handler.
-pub(super) static GUESTS_HANDLER: AtomicU64 = AtomicU64::new(0);
+use crate::machine::{self, descriptors};
 
 // What is not the profiler's continues with the guest's handler, as if it had come there: no flag
 // changes after the test.
@@ -20,6 +16,8 @@ global_asm!(
     r#"
     .text
     .balign 16
+    .globl unikprof_dropin_breakpoint
+    .hidden unikprof_dropin_breakpoint
     .type unikprof_dropin_breakpoint, @function
 unikprof_dropin_breakpoint:
     push qword ptr [rsp + 16]       /* the flags */
@@ -71,14 +69,10 @@ unikprof_dropin_breakpoint:
     .size unikprof_dropin_breakpoint, . - unikprof_dropin_breakpoint
 "#,
     handler = sym on_breakpoint,
-    guests_handler = sym GUESTS_HANDLER,
+    guests_handler = sym descriptors::GUESTS_BREAKPOINTS,
 );
 
-pub(super) fn address() -> u64 {
-    super::address_of!("unikprof_dropin_breakpoint")
-}
-
 extern "C" fn on_breakpoint(frame: &mut TrapFrame) -> bool {
-    let handled = upcall::agent().map(|agent| super::keeping_cr2(|| agent.on_breakpoint(frame)));
+    let handled = super::agent().map(|agent| machine::keeping_cr2(|| agent.on_breakpoint(frame)));
     handled == Some(Breakpoint::Handled)
 }
