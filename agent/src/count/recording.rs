@@ -147,7 +147,7 @@ struct BlockCells {
     counted_blocked_ns: AtomicU64,
     /// The targets on the vCPU's blocked time, if the recording samples wall-clock time.
     sampler: Sampler,
-    /// How often a part of the block has been counted.
+    /// The number of times that a part of the block has been counted.
     parts: AtomicU32,
 }
 
@@ -166,14 +166,14 @@ impl BlockCells {
     }
 }
 
-/// How long a vCPU has run and blocked, each in ns since a fixed time.
+/// The running and blocked time of a vCPU, each in ns since a fixed time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Times {
     pub(crate) running_ns: u64,
     pub(crate) blocked_ns: u64,
 }
 
-/// Which callers are looked up in the caller table.
+/// The callers that are looked up in the caller table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lookup {
     /// None.

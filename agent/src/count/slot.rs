@@ -150,7 +150,7 @@ pub(crate) struct Now<'r> {
     pub(crate) ring: Option<Ring<'r>>,
 }
 
-/// How a sample was counted.
+/// The result of counting a sample.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recorded {
     /// The place of its stack in the table, for the recordings not in `overflow`.
