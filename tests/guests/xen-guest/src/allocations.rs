@@ -40,7 +40,7 @@ const LEAKS: u64 = 20_000;
 const ROUND_NS: u64 = 2_000_000;
 const PERIOD_NS: u64 = 40_000_000;
 
-/// What one vCPU has allocated and another one frees.
+/// Allocations of one vCPU that another one frees.
 static FOR_OTHERS: SpinLock<Queue> = SpinLock::new(Queue::new());
 static FOR_FIRST: SpinLock<Queue> = SpinLock::new(Queue::new());
 

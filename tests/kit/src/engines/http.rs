@@ -118,7 +118,7 @@ fn read(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Request>> {
     Ok(Some(request))
 }
 
-/// Who is asked.
+/// The engine that a request is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Engine {
     Pyroscope,
