@@ -112,7 +112,7 @@ pub fn build_xen_guest_with_dropin() -> Result<PathBuf, LabError> {
     build_with("xen-guest-dropin", &["gate"], &build)
 }
 
-/// How a guest is built.
+/// The options of a guest's build.
 struct Build<'a> {
     target: &'a str,
     /// The compiler; `None`: the stock one.

@@ -179,7 +179,7 @@ impl Lab {
         Ok(self.board.look(|facts| console_text(facts, index)))
     }
 
-    /// What a guest has written since `position`, which moves on.
+    /// Returns the text that a guest has written since `position`, and moves `position` on.
     pub fn new_console(
         &self,
         guest: &str,

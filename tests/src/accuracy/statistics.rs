@@ -3,14 +3,14 @@
 
 use unikprof_profile::profile::Interval;
 
-/// How many standard deviations hold 95 % of a normal distribution.
+/// The standard deviations from the mean within which 95 % of a normal distribution lie.
 const Z: f64 = 1.959_963_984_540_054;
 
-/// How seldom a sound case may miss its bound where that is one of chance: a thousand runs of the
-/// suite.
+/// The probability with which a sound case misses its bound where that is one of chance: a thousand
+/// runs of the suite.
 pub const RISK: f64 = 0.001;
 
-/// How often intervals hold the truth.
+/// The number of intervals that hold the truth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Coverage {
     /// Intervals that held it.
@@ -34,8 +34,8 @@ pub(crate) fn holds(interval: &Interval, truth: f64) -> bool {
     (interval.low..=interval.high).contains(&truth)
 }
 
-/// How far counts of several runs were from those expected, against what chance makes of
-/// independent samples.
+/// The errors of several runs' counts against those expected, and what chance makes of independent
+/// samples.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Errors {
     sum: f64,

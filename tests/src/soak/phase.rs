@@ -1,4 +1,4 @@
-//! What happens to the guest at a time.
+//! The phases of a soak.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

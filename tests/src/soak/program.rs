@@ -29,7 +29,7 @@ pub(crate) struct Finished {
     pub(crate) words: String,
     /// `None` where a signal ended it.
     pub(crate) code: Option<i32>,
-    /// What it printed beside its results.
+    /// Its output beside its results.
     pub(crate) said: String,
 }
 

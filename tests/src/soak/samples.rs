@@ -1,4 +1,4 @@
-//! What is looked at once a minute.
+//! The sample that is taken once a minute.
 
 use anyhow::Result;
 use std::fmt::{self, Display, Formatter};
@@ -19,7 +19,7 @@ const VCPUS: u32 = 2;
 pub struct Sample {
     /// Since the soak began.
     pub(crate) at: Duration,
-    /// What the system says.
+    /// The guest process's use of the machine.
     pub(crate) footprint: Footprint,
     pub peers: Peers,
     /// The agent's own network work, in ns.
@@ -39,7 +39,7 @@ pub struct Sample {
     pub(crate) sessions: u32,
 }
 
-/// What rings hold, in records.
+/// The records in rings.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RingState {
     pub(crate) held: u64,

@@ -11,7 +11,7 @@ use unikprof_test_kit::noise::key_id;
 
 use super::random::Random;
 
-/// Where an agent listens, and what it asks for.
+/// An agent's address, and its keys.
 #[derive(Debug, Clone)]
 pub struct Target {
     pub address: SocketAddr,

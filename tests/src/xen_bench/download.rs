@@ -18,7 +18,7 @@ const SAMPLES: u64 = 45_000;
 const RATE_HZ: f64 = 9_973.0;
 const REPETITIONS: usize = 5;
 const WORK: &str = "load=100 echo=7";
-/// What is sent through the echo service.
+/// The bytes sent through the echo service.
 const ECHOED: usize = 4 << 20;
 
 /// The table: a guest that is open and one with a key, one after the other.
