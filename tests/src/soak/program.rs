@@ -29,7 +29,7 @@ pub(crate) struct Finished {
     pub(crate) words: String,
     /// `None` where a signal ended it.
     pub(crate) code: Option<i32>,
-    /// Its output beside its results.
+    /// Its standard error.
     pub(crate) said: String,
 }
 

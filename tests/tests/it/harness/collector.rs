@@ -89,7 +89,7 @@ impl Collector {
         fs::read_to_string(self.folder.join("collect.log")).unwrap()
     }
 
-    /// What `collect --audit` prints, in which everything adds up.
+    /// The output of `collect --audit`, in which everything adds up.
     pub(crate) fn told(&self, options: &[&str]) -> String {
         let output = self.audited(options).unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
