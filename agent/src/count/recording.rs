@@ -141,7 +141,7 @@ struct BlockCells {
     recording: AtomicU64,
     /// The place of the stack that blocked; 0 = not known.
     stack: AtomicU32,
-    /// Until when the block has been counted: the monotonic clock and the vCPU's times.
+    /// The time until which the block has been counted: the monotonic clock and the vCPU's times.
     counted_at_ns: AtomicU64,
     counted_running_ns: AtomicU64,
     counted_blocked_ns: AtomicU64,
@@ -271,7 +271,7 @@ pub(crate) struct Begin {
     pub(crate) mode: u32,
     pub(crate) lookup: Lookup,
     pub(crate) depth: u32,
-    /// In the heap modes, the mean interval in bytes.
+    /// The mean sampling period; in the heap modes, the mean interval in bytes.
     pub(crate) period_ns: u64,
     pub(crate) fixed: bool,
     pub(crate) until_ns: u64,

@@ -33,7 +33,7 @@ pub struct Ticks<'a, 'm, H, const VCPUS: usize = 32> {
 struct Deadlines {
     /// On the platform's monotonic clock, which continues over a restore.
     guest_ns: AtomicU64,
-    /// In system time.
+    /// The sampler's deadline, in system time.
     sampler_ns: AtomicU64,
     /// The time that the timer is armed for, in system time.
     armed_ns: AtomicU64,
