@@ -90,7 +90,7 @@ impl<'a> Fake<'a> {
         }
     }
 
-    /// From here on so many of 256 calls of the platform are interrupted by a tick.
+    /// Sets the number of calls of the platform, of 256, that a tick interrupts from here on.
     pub(crate) fn set_interrupts(&self, of_256: u8) {
         self.interrupts.set(of_256);
     }

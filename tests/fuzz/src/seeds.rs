@@ -12,7 +12,7 @@ use unikprof_test_kit::frames::{encoded, framed};
 use unikprof_test_kit::elf::{CODE_ADDRESS, TestElf};
 use crate::{recording, sessions};
 
-/// For each target, by its name.
+/// The seeds of each target, by its name.
 pub fn all() -> [(&'static str, Vec<Vec<u8>>); 10] {
     // What an agent sends to a client that makes one recording: every kind of answer.
     let answers = sessions::play(&[]);

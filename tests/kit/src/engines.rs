@@ -121,7 +121,7 @@ pub type Series = BTreeMap<String, String>;
 pub struct Received {
     /// All requests that were read.
     pub requests: u64,
-    /// By series and the time at which the profile began, in ns since 1970.
+    /// Profiles by series and the time at which each began, in ns since 1970.
     pub series: BTreeMap<Series, BTreeMap<u64, Taken>>,
     /// The `X-Scope-OrgID` of the last request.
     pub tenant: Option<String>,

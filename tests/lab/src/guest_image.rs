@@ -117,9 +117,9 @@ struct Build<'a> {
     target: &'a str,
     /// The compiler; `None`: the stock one.
     rustc: Option<PathBuf>,
-    /// For `--config`.
+    /// Settings of the profile, for `--config`.
     profile: &'a [&'a str],
-    /// In place of the flags that Cargo finds for the package.
+    /// The compiler's flags, in place of those that Cargo finds for the package.
     flags: Option<&'a [&'a str]>,
     /// Linked into the guest. When it changes the guest is linked again: Cargo does not see that in
     /// flags.

@@ -130,7 +130,7 @@ impl Lab {
 
     /// Waits until a guest's console has shown a line containing `pattern`, and returns the line.
     ///
-    /// What the guest wrote since it was created (or restored) counts, early output included.
+    /// Text written since the guest's creation (or restore) counts, early output included.
     pub fn wait_for_console(
         &self,
         guest: &str,

@@ -18,7 +18,7 @@ pub struct Effort {
     pub period_ns: u64,
 }
 
-/// By how much the function becomes slower, in percent.
+/// The slow-downs of the function, in percent.
 pub(crate) const PERCENTS: [u32; 3] = [10, 50, 100];
 
 /// The result of one slow-down.

@@ -33,7 +33,7 @@ pub struct Sampled {
     pub shown: Interval,
     /// The stated intervals of each recording.
     pub(crate) coverage: Coverage,
-    /// By how much single recordings are off, on average.
+    /// The mean error of single recordings.
     pub(crate) mean_error: f64,
 }
 

@@ -18,11 +18,12 @@ pub const GOAL: f64 = 0.99;
 /// The result for one load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stacks {
-    /// Along frame pointers alone.
+    /// Agreement along frame pointers alone.
     pub naive: Agreement,
-    /// As a recording does by itself: the leaf by the table, the rest along frame pointers.
+    /// Agreement as a recording does by itself: the leaf by the table, the rest along frame
+    /// pointers.
     pub table: Agreement,
-    /// With the caller table for every frame.
+    /// Agreement with the caller table for every frame.
     pub every_frame: Agreement,
 }
 

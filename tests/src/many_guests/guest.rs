@@ -34,9 +34,9 @@ pub(super) struct Plan {
     pub(super) program: Program,
     pub(super) keys: Keys,
     pub(super) round_trip: Duration,
-    /// For stacks, in bytes.
+    /// The memory for stacks, in bytes.
     pub(super) memory: usize,
-    /// At a time.
+    /// The maximum number of simultaneous recordings.
     pub(super) recordings: u32,
     /// The time of their clocks at a boot, in s since 1970; `None`: this machine's time.
     pub(super) date: Option<u64>,

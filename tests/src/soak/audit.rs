@@ -19,7 +19,7 @@ const FILE_PREAMBLE: usize = 16;
 /// All epochs of all files.
 #[derive(Debug, Default)]
 pub struct Audit {
-    /// By recording and epoch.
+    /// The epochs by recording and epoch number.
     epochs: BTreeMap<(u64, u64), Whole>,
     pub(crate) files: u64,
     /// Epochs that came more than once, and were the same each time.

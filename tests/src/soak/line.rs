@@ -10,8 +10,8 @@ use unikprof_proto::frame::Message;
 use unikprof_proto::preamble;
 use unikprof_test_kit::frames::{Frame, encoded, read_once, take_frame};
 
-/// Longer than the agent waits for anything but a silent session, and than a busy machine keeps it
-/// from its processor.
+/// A time longer than the agent waits for anything but a silent session, and than a busy machine
+/// keeps it from its processor.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(50);
 
 /// An open connection.

@@ -16,7 +16,7 @@ use super::speaker::Role;
 
 pub const OTHERS: &str = "others";
 
-/// So many beside the one that is always on; the agent holds one more than that.
+/// The maximum number beside the one that is always on; the agent holds one more than that.
 const MOST: usize = 3;
 
 /// A client with recordings beside the one that is always on.

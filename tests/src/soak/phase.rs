@@ -12,7 +12,7 @@ pub enum Phase {
     Attack,
 }
 
-/// In the order of a cycle.
+/// The phases in the order of a cycle.
 pub(crate) const PHASES: [Phase; 3] = [Phase::Quiet, Phase::Elsewhere, Phase::Attack];
 
 /// The current phase, for all threads.

@@ -33,7 +33,7 @@ pub(crate) struct Finished {
     pub(crate) said: String,
 }
 
-/// Longer than any client of a soak takes.
+/// A time longer than any client of a soak takes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Program {

@@ -209,9 +209,9 @@ struct Soak<'s> {
     duration: Duration,
     phases: Phases,
     overheard: Overheard,
-    /// For all that is rightful.
+    /// Stops all that is rightful.
     stop: AtomicBool,
-    /// For hostile peers: they leave first.
+    /// Stops hostile peers: they leave first.
     peers_stop: AtomicBool,
     latencies: Latencies,
     entries: Entries,

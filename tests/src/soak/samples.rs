@@ -17,7 +17,7 @@ const VCPUS: u32 = 2;
 /// The guest at one moment.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
-    /// Since the soak began.
+    /// The time since the soak began.
     pub(crate) at: Duration,
     /// The guest process's use of the machine.
     pub(crate) footprint: Footprint,

@@ -13,7 +13,7 @@ use unikprof_profile::recording::{Reading, Recording};
 use super::rig::{Rig, fetch};
 
 const STACKS: usize = 10_000;
-/// So many samples of the demo load have that many stacks.
+/// The number of samples of the demo load that have so many stacks.
 const SAMPLES: u64 = 45_000;
 const RATE_HZ: f64 = 9_973.0;
 const REPETITIONS: usize = 5;

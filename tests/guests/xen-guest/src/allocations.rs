@@ -170,7 +170,7 @@ fn entry(state: &mut u64) -> Box<[u8]> {
     entry
 }
 
-/// By halves, of at most 500 bytes.
+/// A checksum that calls itself for each half of more than 500 bytes.
 #[inline(never)]
 fn checksum(bytes: &[u8]) -> u64 {
     if bytes.len() > 500 {

@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 struct Request {
     path: String,
-    /// With names in lower case.
+    /// The headers, with names in lower case.
     headers: Vec<(String, String)>,
     body: Vec<u8>,
 }

@@ -139,7 +139,7 @@ pub fn among<T>(
 }
 
 impl Peer {
-    /// All that make sense for a target.
+    /// All peers that make sense for a target.
     pub fn all_for(target: &Target) -> Vec<Peer> {
         let own: &[Peer] = match target.keys {
             None => &OPEN_ONLY,

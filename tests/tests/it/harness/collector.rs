@@ -25,7 +25,7 @@ pub(crate) struct Collector {
     child: Option<Child>,
 }
 
-/// For how many seconds faults go on; 0 unless `UNIKPROF_COLLECT_SECONDS` asks for more.
+/// The time for which faults go on; 0 unless `UNIKPROF_COLLECT_SECONDS` asks for more.
 pub(crate) fn seconds() -> Duration {
     let seconds = std::env::var("UNIKPROF_COLLECT_SECONDS");
     Duration::from_secs(seconds.map_or(0, |it| it.parse().expect("a number of seconds")))

@@ -227,7 +227,7 @@ impl Trial<'_> {
         self.fleet.wait_for(MORTAL);
     }
 
-    /// For so long that a spool is full that is as small as it may be.
+    /// Takes an engine away for so long that a spool of the smallest size is full.
     fn an_engine_is_away(&mut self) {
         let dropped = |audit: &[Value]| -> u64 {
             let each = audit.iter().map(|guest| ticks(guest, "parca", "dropped"));

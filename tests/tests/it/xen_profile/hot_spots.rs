@@ -55,8 +55,8 @@ fn short(name: &str) -> &str {
     name.rsplit("::").next().unwrap()
 }
 
-/// As many recordings as it takes for [`ENOUGH`] samples by (caller, function), of the functions of
-/// [`SPOTS`] alone.
+/// Makes as many recordings as it takes for [`ENOUGH`] samples by (caller, function), of the
+/// functions of [`SPOTS`] alone.
 fn hot_samples(client: &Client, words: &[&str]) -> HashMap<(String, String), u64> {
     let mut found = HashMap::new();
     for _ in 0..MOST_RECORDINGS {

@@ -41,7 +41,7 @@ const CHECKSUMS: usize = 7;
 const ROUND_OF_OTHERS: u16 = 5;
 const REPLY: u16 = 6;
 
-/// So many rounds of the first vCPU are traced at least.
+/// The least number of rounds of the first vCPU that are traced.
 const ROUNDS: u64 = 300;
 
 /// A trace of [`FUNCTIONS`] that outlives its connections.

@@ -24,7 +24,7 @@ const BLOCKS: &str = "c-dropin-blocks";
 const BLOCKS_ASLEEP: &str = "c-dropin-blocks-asleep";
 /// It ends by a page fault, after twenty seconds.
 const CRASHING: &str = "c-dropin-crashing";
-/// In Rust; it requires keys.
+/// A guest in Rust; it requires keys.
 const RUST_STUCK: &str = "rust-dropin-stuck";
 const OTHERS: Boot = Boot {
     name: "guests with the drop-in and other work",

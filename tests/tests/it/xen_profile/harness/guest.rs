@@ -11,7 +11,7 @@ use unikprof_tests::profiled::{FEATURES, STATISTICS_PORT, address_of, profiler_a
 
 use super::Client;
 
-/// For a script, a save of a guest among them, on a busy machine.
+/// The time for a script, a save of a guest among them, on a busy machine.
 const DOM0: Duration = Duration::from_secs(600);
 
 /// A client that is given [`Guest::program`] as the image.
