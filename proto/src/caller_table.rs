@@ -33,7 +33,7 @@ use crate::frame::crc32c;
 use crate::message::MAX_BUILD_ID;
 use crate::varint::{Output, take_varint};
 
-/// How to get from a frame to its caller, in 32 bits.
+/// A rule for finding a frame's caller, in 32 bits.
 ///
 /// | bits | meaning |
 /// |---|---|
@@ -74,8 +74,8 @@ pub enum Caller {
         base: Base,
         /// The CFA's distance above the register, in words of 8 bytes.
         words: u16,
-        /// How many words below the CFA the caller's frame pointer is saved; `None`: it is still in
-        /// its register.
+        /// The distance of the caller's saved frame pointer below the CFA, in words; `None`: it is
+        /// still in its register.
         saved_fp: Option<u8>,
     },
     /// The canonical frame address is computed from a word in memory.
@@ -86,8 +86,8 @@ pub enum Caller {
         at: u8,
         /// The addend, in words; at most [`Rule::MAX_LOADED`].
         plus: u8,
-        /// How many words below the CFA the caller's frame pointer is saved; `None`: it is still in
-        /// its register.
+        /// The distance of the caller's saved frame pointer below the CFA, in words; `None`: it is
+        /// still in its register.
         saved_fp: Option<u8>,
     },
 }
@@ -146,8 +146,8 @@ impl Rule {
         Self(self.0 & 0x00ff_ffff | (words as u32) << 24)
     }
 
-    /// How many words below the CFA the return address is saved; 0: at the architecture's usual
-    /// place.
+    /// The distance of the saved return address below the CFA, in words; 0: at the architecture's
+    /// usual place.
     #[inline]
     pub const fn return_address(self) -> u8 {
         (self.0 >> 24) as u8

@@ -3,7 +3,7 @@
 //! They are plain constants: a peer may send a value that this version does not know, and it must
 //! survive being read, stored and shown.
 
-/// How a conversation is protected: [`Preamble::security`](crate::preamble::Preamble::security).
+/// The protection of a conversation: [`Preamble::security`](crate::preamble::Preamble::security).
 pub mod security {
     /// No protection: everything is sent unencrypted, and every client may make all requests.
     pub const OPEN: u8 = 0;
@@ -136,7 +136,7 @@ pub mod start_flag {
     pub const FIXED_INTERVAL: u32 = 2;
     /// Look up every frame in the caller table, not only the interrupted one. Requires a table.
     pub const UNWIND_TABLE: u32 = 4;
-    /// If memory runs short, keep the newest stacks: unfetched counts of the oldest ones are added
+    /// Keep the newest stacks if memory runs short: unfetched counts of the oldest ones are added
     /// to [`Counters::aged`](crate::message::Counters::aged). Without this flag old stacks are
     /// kept, and new ones overflow.
     pub const KEEP_NEWEST: u32 = 8;

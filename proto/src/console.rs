@@ -44,7 +44,7 @@ pub const MAX_BYTES: usize = BYTES << 20;
 /// The length of a line, without the newline.
 const LENGTH: usize = MARK.len() + LETTERS;
 const RAW: usize = LETTERS / 4 * 3;
-/// Where the bytes begin and end among the raw ones.
+/// The range of the payload's bytes in a decoded line.
 const START: usize = 7;
 const END: usize = START + BYTES;
 /// The fields of a block's head before their checksum.

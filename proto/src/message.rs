@@ -102,8 +102,8 @@ messages! {
         /// The [checksum](crate::caller_table::table_checksum) of the caller table for looking up
         /// callers; `None` for none.
         caller_table: Option<u32>,
-        /// How far back a dump's ring records need to reach, in ns; 0 = no limit. Used by clients,
-        /// which find it in [`RecordingStatus`].
+        /// The time before a dump that its ring records need to cover, in ns; 0 = no limit. Used by
+        /// clients, which find it in [`RecordingStatus`].
         max_age_ns: u64,
         /// The maximum number of bytes of ring records in a dump, the newest first; 0 = no limit.
         /// Used by clients.
@@ -223,8 +223,8 @@ messages! {
     TakeSnapshot = TAKE_SNAPSHOT 0x000f {
         /// The vCPU.
         vcpu: u32,
-        /// If the last snapshot was taken at this time of the monotonic clock or later, the agent
-        /// returns it and does not interrupt the vCPU. [`u64::MAX`]: always take a new one.
+        /// The time from which on the last snapshot is new enough: then the agent returns it and
+        /// does not interrupt the vCPU. [`u64::MAX`]: always take a new one.
         since_ns: u64,
     }
 
@@ -253,7 +253,7 @@ messages! {
         trace: u64,
         /// The index of the first one.
         first: u32,
-        /// How many.
+        /// The number of functions in `payload`.
         count: u32,
         /// See [`trace`](mod@crate::trace).
         #[serde(borrow)]
@@ -267,7 +267,7 @@ messages! {
         trace: u64,
         /// The index of the first one.
         first: u32,
-        /// How many.
+        /// The number of probes in `payload`.
         count: u32,
         /// See [`trace`](mod@crate::trace).
         #[serde(borrow)]
@@ -313,7 +313,7 @@ messages! {
 
     /// A request was refused. Its structure is the same in all versions.
     Refusal<'a> = REFUSAL 0x8000 {
-        /// Why; see [`code::refusal`](crate::code::refusal).
+        /// The reason; see [`code::refusal`](crate::code::refusal).
         code: u32,
         /// The type of the refused request; 0 if there was none.
         request: u16,
@@ -410,7 +410,7 @@ messages! {
         peers: Peers,
         /// When the agent began to serve clients, on the monotonic clock in ns.
         server_since_ns: u64,
-        /// How long the agent has run for its own network work since then, in ns.
+        /// The time that the agent has run for its own network work since then, in ns.
         server_ns: u64,
         /// The longest single piece of that work by the clock, in ns.
         server_longest_ns: u64,
@@ -532,7 +532,7 @@ messages! {
         ended_wall_clock_ns: Option<u64>,
         /// The number of suspensions of the guest during the recording so far.
         gaps: u32,
-        /// How long the agent ran for its own network work within the epoch, in ns.
+        /// The time that the agent ran for its own network work within the epoch, in ns.
         server_ns: u64,
         /// The number of vCPUs that follow. 0 in a crash dump: it only describes the recording,
         /// whose samples are in the rings.
@@ -779,7 +779,7 @@ messages! {
     TraceRefused = TRACE_REFUSED 0x801b {
         /// The function's index.
         function: u32,
-        /// Why; see [`code::trace_refusal`](crate::code::trace_refusal).
+        /// The reason; see [`code::trace_refusal`](crate::code::trace_refusal).
         reason: u32,
         /// The code of the probe that it is about; 0 if it is about none.
         code: u32,
@@ -826,7 +826,7 @@ messages! {
     TraceTotals<'a> = TRACE_TOTALS 0x801d {
         /// The trace's id.
         trace: u64,
-        /// How many.
+        /// The number of functions in `payload`.
         count: u32,
         /// See [`FunctionTotals`](crate::trace::FunctionTotals).
         #[serde(borrow)]
@@ -837,7 +837,7 @@ messages! {
     TraceCallers<'a> = TRACE_CALLERS 0x801e {
         /// The trace's id.
         trace: u64,
-        /// How many.
+        /// The number of callers in `payload`.
         count: u32,
         /// See [`Caller`](crate::trace::Caller).
         #[serde(borrow)]

@@ -180,7 +180,7 @@ pub struct Leave {
     pub waited_ns: u64,
 }
 
-/// How a call ended: [`Leave::how`].
+/// The kinds of a call's end: [`Leave::how`].
 pub mod how {
     /// By a return, or by a jump to another function.
     pub const RETURNED: u8 = 0;

@@ -1,4 +1,4 @@
-//! How large a recording is on the wire, beside the pprof files of the same profile.
+//! The size of a recording on the wire, beside the pprof files of the same profile.
 //!
 //! ```text
 //! cargo bench -p unikprof-tests --bench wire

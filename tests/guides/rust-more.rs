@@ -1,4 +1,4 @@
-/// What surrounds the Rust of docs/guide/rust-more.md in a guest.
+/// The code around the Rust of docs/guide/rust-more.md, in a guest.
 use std::error::Error;
 use std::mem::MaybeUninit;
 

@@ -1,4 +1,4 @@
-/// What surrounds the Rust of docs/guide/rust.md in a guest.
+/// The code around the Rust of docs/guide/rust.md, in a guest.
 use std::error::Error;
 use std::mem::MaybeUninit;
 use std::ops::Range;

@@ -45,7 +45,7 @@ const DROPIN_ENTRY: &str = "xenstore_start";
 /// The function by which the kernel ends.
 const DROPIN_ABORT: &str = "panic";
 
-/// What of the agent is linked into the kernel.
+/// The part of the agent that is linked into the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Agent {
     /// None: the kernel as it was before.
@@ -54,8 +54,8 @@ pub enum Agent {
     Streams,
     /// The archive with the agent's own TCP over the kernel's frames.
     Frames,
-    /// That with keys, the flight recorder, samples of allocations, traces and a linked caller
-    /// table.
+    /// The archive of [`Frames`](Agent::Frames) with keys, the flight recorder, samples of
+    /// allocations, traces and a linked caller table.
     Full,
     /// The drop-in, linked with the kernel as it was before.
     DropIn,
@@ -154,7 +154,7 @@ pub fn stripped(image: &Path) -> PathBuf {
     image.with_added_extension("stripped")
 }
 
-/// What `unikprof-client caller-table` writes.
+/// The file that `unikprof-client caller-table` writes.
 fn caller_table(image: &Path) -> Result<Vec<u8>, LabError> {
     let step = "compiling the caller table";
     let image = Image::open(image).map_err(|e| LabError::setup(step, e))?;

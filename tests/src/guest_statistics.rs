@@ -1,4 +1,4 @@
-//! What a guest of the lab says of itself: its own counts, told on a port of their own.
+//! The counts of a guest of the lab, as it tells them on a port of their own.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
@@ -45,7 +45,7 @@ impl GuestStatistics {
         self.0.get(name).copied()
     }
 
-    /// How much the count has grown since `earlier`; 0 where it is not kept.
+    /// The growth of the count since `earlier`; 0 where it is not kept.
     pub fn since(&self, earlier: &Self, name: &str) -> u64 {
         let count = |statistics: &Self| statistics.get(name).unwrap_or_default();
         count(self).saturating_sub(count(earlier))

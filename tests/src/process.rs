@@ -1,4 +1,4 @@
-//! What a process takes of its machine, as Linux tells it.
+//! The resources that a process takes of its machine, as Linux tells them.
 
 use std::fs;
 
@@ -22,7 +22,7 @@ pub fn peak_resident_kib(process: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// What it has written to disks.
+/// The bytes that it has written to disks.
 pub fn written_bytes(process: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/io")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "))?;

@@ -1,4 +1,4 @@
-//! Where a guest's source has a function: what the lines of a profile are compared with.
+//! The lines of a guest's functions in its source, with which the lines of a profile are compared.
 
 use std::ops::RangeInclusive;
 

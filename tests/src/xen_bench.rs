@@ -23,13 +23,13 @@ use clap::{Parser, ValueEnum};
 #[derive(Debug, Parser)]
 #[command(name = "xen-bench")]
 struct Arguments {
-    /// What to measure
+    /// The sections to measure
     #[arg(value_enum)]
     sections: Vec<Section>,
-    /// How often each load takes its turn beside xenctx
+    /// Turns of each load, beside xenctx and for the timers
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..))]
     rounds: u32,
-    /// How long a turn takes
+    /// Duration of a turn
     #[arg(
         long, value_name = "TIME", default_value = "4s",
         value_parser = unikprof_lab::parse_duration

@@ -1,4 +1,4 @@
-//! What belongs to aarch64: the way into Xen, the virtual counter and its timer, and the interrupt
+//! The parts for aarch64: the way into Xen, the virtual counter and its timer, and the interrupt
 //! controller that Xen presents.
 //!
 //! The modules that all architectures share re-export these items at their public paths (`clock`).

@@ -4,7 +4,7 @@
 
 use crate::page::{OutOfPage, PageIndex, SharedPage};
 
-/// Where such a ring lies in its page.
+/// The location of such a ring in its page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ByteRingLayout {
     pub(crate) data: usize,

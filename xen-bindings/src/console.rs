@@ -40,10 +40,10 @@ const INPUT: ByteRingLayout = ByteRingLayout {
     producer: PageIndex::at(abi::INPUT_PRODUCER),
 };
 
-/// How long a write waits for a full ring to drain before it drops the rest, ns.
+/// The longest time that a write waits for a full ring to drain before it drops the rest, ns.
 const DRAIN_LIMIT_NS: u64 = 100_000_000;
 
-/// How long a write takes at most, however slowly the ring drains, ns.
+/// The longest time that a write takes, however slowly the ring drains, ns.
 const WRITE_LIMIT_NS: u64 = 1_000_000_000;
 
 /// The guest's end of the console.

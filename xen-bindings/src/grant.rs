@@ -93,7 +93,7 @@ impl core::error::Error for StillInUse {}
 pub struct NotLent {
     /// The page, unchanged.
     pub page: SharedPage,
-    /// Why.
+    /// The reason.
     pub reason: NotLentReason,
 }
 

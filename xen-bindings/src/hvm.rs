@@ -16,7 +16,7 @@ pub use crate::arch::callback::*;
 pub struct Param(pub u32);
 
 impl Param {
-    /// How upcalls are delivered; see [`set_callback_vector`].
+    /// The delivery of upcalls; see [`set_callback_vector`].
     pub const CALLBACK_IRQ: Self = Self(param::CALLBACK_IRQ);
     /// Frame of the xenstore ring.
     pub const STORE_FRAME: Self = Self(param::STORE_PFN);

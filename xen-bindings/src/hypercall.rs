@@ -1,4 +1,4 @@
-//! How the guest calls Xen.
+//! The guest's calls to Xen.
 //!
 //! All calls go through one trait, [`Hypercall`]. The processor's own way into Xen implements it
 //! (on x86-64 [`HypercallPage`](crate::HypercallPage)), and for tests `fake::FakeXen` (feature
@@ -8,7 +8,7 @@
 
 pub(crate) mod operations;
 
-/// How the guest calls the hypervisor.
+/// The guest's way to call the hypervisor.
 ///
 /// Used through a shared reference, from the upcall too: an implementation neither locks for long
 /// nor panics.

@@ -1,4 +1,4 @@
-//! How indices that two sides of a ring share are accessed.
+//! Access to indices that the two sides of a ring share.
 //!
 //! Why each order suffices: docs/design/decisions.md#memory-order. `tests/rings_model.rs` checks
 //! it with the code of the rings.

@@ -95,7 +95,7 @@ unsafe impl Sync for SharedPage {}
 pub struct OutOfPage {
     /// The offset at which it would begin.
     pub offset: usize,
-    /// How long it would be.
+    /// Its length in bytes.
     pub len: usize,
 }
 

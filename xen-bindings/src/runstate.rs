@@ -1,4 +1,4 @@
-//! How a vCPU's time was spent: running, stolen, blocked, offline.
+//! The division of a vCPU's time: running, stolen, blocked, offline.
 //!
 //! Xen keeps the figures in an area the guest [registers](register); reading takes no hypercall, so
 //! the upcall may do it, and another vCPU too. A vCPU has one area: one that is registered later
@@ -28,7 +28,7 @@ use crate::hypercall::Hypercall;
 use crate::hypercall::operations;
 use crate::vcpu::VcpuId;
 
-/// Where Xen keeps one vCPU's runstate: a static of the guest.
+/// The memory in which Xen keeps one vCPU's runstate: a static of the guest.
 ///
 /// Xen writes to its *virtual* address when the vCPU is scheduled, so every page table used by that
 /// vCPU must map it.

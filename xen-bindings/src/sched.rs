@@ -18,7 +18,7 @@ pub enum ShutdownReason {
     Crash,
 }
 
-/// How a [`suspend`] returned.
+/// The outcome of a [`suspend`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
     /// In a new domain, restored or migrated: event channels, grants, registered areas, the shared

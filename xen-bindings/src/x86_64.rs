@@ -1,5 +1,5 @@
-//! What belongs to x86-64: the way into Xen, its CPUID leaves, the TSC clock, Xen's timers, PVH
-//! start information, the delivery of upcalls by a vector, and starting vCPUs.
+//! The parts for x86-64: the way into Xen, its CPUID leaves, the TSC clock, Xen's timers, PVH start
+//! information, the delivery of upcalls by a vector, and starting vCPUs.
 //!
 //! The modules that all architectures share re-export these items at their public paths (`clock`,
 //! `hvm`, `vcpu`).

@@ -56,7 +56,7 @@ pub(crate) const REPLIES: ByteRingLayout = ByteRingLayout {
     producer: PageIndex::at(abi::REPLY_PRODUCER),
 };
 
-/// How long a request waits for its answer by default, ns.
+/// The default time that a request waits for its answer, ns.
 pub const DEFAULT_TIMEOUT_NS: u64 = 5_000_000_000;
 
 /// Messages taken in at a time: a flood of them does not hold the guest for ever.

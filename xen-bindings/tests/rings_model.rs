@@ -32,8 +32,8 @@ mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU32, Ordering, fence};
 }
 
-/// What the rings use of a page: four indices, and the first bytes of its entries, whose races the
-/// checker reports.
+/// The part of a page that the rings use: four indices, and the first bytes of its entries, whose
+/// races the checker reports.
 mod page {
     use loom::cell::UnsafeCell;
 

@@ -29,7 +29,7 @@ struct Calls {
     on_free: unsafe extern "C" fn(*const c_void),
 }
 
-/// What the agent of a [`CGuest`] has besides its memory.
+/// Optional parts of a [`CGuest`]'s agent.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Extras {
     /// The length of its flight recorder.

@@ -7,7 +7,7 @@ use super::fake::stacks::{Random, Stack, StackImage, stack};
 
 pub(crate) struct Load {
     pub(crate) stacks: Vec<Stack>,
-    /// For each call the index of its stack.
+    /// The index of each call's stack.
     pub(crate) order: Vec<usize>,
 }
 

@@ -14,7 +14,7 @@ use crate::harness::fake::stacks::Random;
 /// A copy of a thread's stack.
 pub(crate) struct Copied {
     pub(crate) registers: Registers,
-    /// From the stack pointer to the end of the outermost frame.
+    /// The stack's words from the stack pointer to the end of the outermost frame.
     words: Vec<u64>,
     return_addresses: Vec<u64>,
 }

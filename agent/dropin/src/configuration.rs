@@ -33,7 +33,7 @@ const NAMES: [&str; 14] = [
 /// The longest name of a recording.
 const MAX_NAME: usize = 64;
 
-/// How the device gets its address.
+/// The source of the device's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     Dhcp,
@@ -63,7 +63,7 @@ pub(crate) struct Configuration {
 /// The settings that say who may connect.
 const ACCESS: [&str; 7] = ["access", "view", "view-2", "control", "control-2", "trace", "trace-2"];
 
-/// Where a setting is from.
+/// The origin of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Xenstore,

@@ -1,4 +1,4 @@
-//! How Xen delivers events to the guest, found by raising one.
+//! Finds out how Xen delivers events to the guest, by raising one.
 //!
 //! A guest chooses a vector by `HVMOP_set_evtchn_upcall_vector`, which nobody can read, or by
 //! `HVM_PARAM_CALLBACK_IRQ`. Events by the former come through the local APIC, and are seen there
@@ -19,7 +19,7 @@ use crate::machine::apic::Apic;
 /// The callback's kind in [`Param::CALLBACK_IRQ`]: an interrupt vector.
 const BY_VECTOR: u64 = 2;
 
-/// How events arrive at the guest's handler.
+/// The delivery of events to the guest's handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Delivery {
     pub(crate) vector: u8,

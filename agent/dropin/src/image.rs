@@ -82,8 +82,8 @@ pub(crate) fn mapping(memory: Range<u64>) -> Result<Mapping<'static>, NoImage> {
     })
 }
 
-/// Where the code begins by the symbols. An image may begin at address 0, as Mini-OS does, which
-/// cannot be told from a missing symbol: then the code is what is mapped below its end.
+/// The first address of the code by the symbols. An image may begin at address 0, as Mini-OS does,
+/// which cannot be told from a missing symbol: then the code is what is mapped below its end.
 fn first_code(start: u64, end: u64, memory: &Range<u64>) -> Option<u64> {
     let is_known = start != 0 || end <= memory.end;
     let start = if start == 0 { memory.start } else { start };

@@ -11,9 +11,9 @@ pub(crate) type Ask = unsafe extern "C" fn(sp: u64, id: *mut u64, end: *mut u64)
 /// The address of that function, or 0 if the guest has given none.
 static ASK: AtomicUsize = AtomicUsize::new(0);
 
-/// Without it, calls are paired within blocks of this size. The entry and the exit of a call have
-/// the same stack pointer, so that they are in the same block; only what calls of different blocks
-/// have to do with each other is not known.
+/// The size of blocks within which calls are paired without that function. The entry and the exit
+/// of a call have the same stack pointer, so that they are in the same block; only what calls of
+/// different blocks have to do with each other is not known.
 const BLOCK: u64 = 64 << 10;
 
 pub(crate) fn set(ask: Option<Ask>) {

@@ -76,7 +76,7 @@ pub(crate) struct HeadCells {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     pub(crate) recording: u64,
-    /// Without the fields about the recording's end and its dumps.
+    /// The settings, without the fields about the recording's end and its dumps.
     pub(crate) settings: Settings,
     /// The number of times that the guest had been resumed when the recording began.
     pub(crate) gaps_before: u32,

@@ -90,7 +90,7 @@ pub(crate) struct Recording {
     pub(crate) unconfirmed: Option<(u64, u64)>,
     /// The position at which folding (counting old samples as aged) continues.
     pub(crate) folding: Cursor,
-    /// How often counts were folded. An answer that began before a fold is no longer valid.
+    /// Folds of counts and moves of stacks. An answer begun before the last is no longer valid.
     pub(crate) folds: u64,
     /// The recording's live samples, if it has any, are to be removed.
     pub(crate) wants_reap: bool,

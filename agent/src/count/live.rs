@@ -543,7 +543,7 @@ mod tests {
         }
     }
 
-    /// What nearly all frees cost depends on it.
+    /// Guards the cost of nearly all frees.
     #[test]
     fn an_address_without_a_sample_is_seldom_searched_for() {
         let table = table(7_000);
@@ -554,7 +554,7 @@ mod tests {
         assert!(searched < 2_500, "{searched} of 97,667");
     }
 
-    /// What `decide` read is not the entry any more: it decides again. The entry of the same
+    /// An entry that has changed since `decide` read it is decided again. The entry of the same
     /// allocation in the same place is another one, too.
     #[test]
     fn an_entry_that_changed_is_decided_again() {

@@ -1,4 +1,4 @@
-//! Which allocations are sampled: points at random in the sequence of all bytes that a vCPU
+//! The choice of sampled allocations: points at random in the sequence of all bytes that a vCPU
 //! allocates.
 //!
 //! The distances of the points are exponentially distributed with the mean `interval` (a Poisson
@@ -266,8 +266,8 @@ mod tests {
         cells.visit(size, interval)
     }
 
-    /// Of `rounds` allocations of `size` bytes, `found` were sampled: as many as the probability of
-    /// this size lets expect.
+    /// Asserts that `found` of `rounds` allocations of `size` bytes is close to the number expected
+    /// from the probability of this size.
     #[track_caller]
     fn assert_sampled(found: u32, rounds: u32, size: u64, interval: u64) {
         let p = if size >= interval { 1.0 } else { 1.0 - (-(size as f64) / interval as f64).exp() };
@@ -335,8 +335,8 @@ mod tests {
         }
     }
 
-    /// What another sampler draws is counted without a bias, and a recording samples it as if it
-    /// had drawn it.
+    /// Allocations drawn by another sampler are counted without a bias, and a recording samples
+    /// them as if it had drawn them.
     #[test]
     fn what_was_drawn_elsewhere_is_drawn_again() {
         const LEAST: u64 = 1_000;

@@ -141,13 +141,13 @@ struct BlockCells {
     recording: AtomicU64,
     /// The place of the stack that blocked; 0 = not known.
     stack: AtomicU32,
-    /// Until when the block has been counted: the monotonic clock and the vCPU's times.
+    /// The time until which the block has been counted: the monotonic clock and the vCPU's times.
     counted_at_ns: AtomicU64,
     counted_running_ns: AtomicU64,
     counted_blocked_ns: AtomicU64,
     /// The targets on the vCPU's blocked time, if the recording samples wall-clock time.
     sampler: Sampler,
-    /// How often a part of the block has been counted.
+    /// The number of times that a part of the block has been counted.
     parts: AtomicU32,
 }
 
@@ -166,14 +166,14 @@ impl BlockCells {
     }
 }
 
-/// How long a vCPU has run and blocked, each in ns since a fixed time.
+/// The running and blocked time of a vCPU, each in ns since a fixed time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Times {
     pub(crate) running_ns: u64,
     pub(crate) blocked_ns: u64,
 }
 
-/// Which callers are looked up in the caller table.
+/// The callers that are looked up in the caller table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lookup {
     /// None.
@@ -271,7 +271,7 @@ pub(crate) struct Begin {
     pub(crate) mode: u32,
     pub(crate) lookup: Lookup,
     pub(crate) depth: u32,
-    /// In the heap modes, the mean interval in bytes.
+    /// The mean sampling period; in the heap modes, the mean interval in bytes.
     pub(crate) period_ns: u64,
     pub(crate) fixed: bool,
     pub(crate) until_ns: u64,

@@ -56,7 +56,7 @@ pub(crate) struct SlotCells {
     pub(crate) delivery: DeliveryCells,
 }
 
-/// In `live`: a client waits for a snapshot of the vCPU.
+/// A bit in `live`: a client waits for a snapshot of the vCPU.
 const SNAPSHOT: u32 = 1 << 31;
 const _: () = assert!(MAX_RECORDINGS < 31);
 
@@ -150,7 +150,7 @@ pub(crate) struct Now<'r> {
     pub(crate) ring: Option<Ring<'r>>,
 }
 
-/// How a sample was counted.
+/// The result of counting a sample.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recorded {
     /// The place of its stack in the table, for the recordings not in `overflow`.
@@ -327,7 +327,7 @@ impl Live {
         self.bits() & SNAPSHOT != 0
     }
 
-    /// Without the request for a snapshot.
+    /// The bits without the request for a snapshot.
     #[inline]
     pub(crate) fn recordings(self) -> Self {
         self.with(self.bits() & !SNAPSHOT)

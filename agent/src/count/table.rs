@@ -189,7 +189,7 @@ const _: () = assert!(MAX_NODES * (MAX_NODES / SEGMENTS) < 1 << 48);
 pub struct Run {
     /// The number of the first.
     pub first: u64,
-    /// How many.
+    /// The number of nodes.
     pub count: u32,
     /// The bytes that they take.
     pub bytes: usize,
@@ -198,7 +198,7 @@ pub struct Run {
 /// Encoded counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountRun {
-    /// How many.
+    /// The number of counts.
     pub count: u32,
     /// The bytes that they take.
     pub bytes: usize,
@@ -875,8 +875,8 @@ impl Table<'_> {
         self.newest() > newer_number.load(Ordering::Relaxed)
     }
 
-    /// How long the segments can hold new stacks at the rate of the last seconds, in ns; `None` if
-    /// there are no new ones. Needs no ownership.
+    /// The time for which the segments can hold new stacks at the rate of the last seconds, in ns;
+    /// `None` if there are no new ones. Needs no ownership.
     pub(crate) fn window_ns(&self, now_ns: u64) -> Option<u64> {
         let [number, at_ns, ..] =
             self.cells.rate.each_ref().map(|cell| cell.load(Ordering::Relaxed));

@@ -66,7 +66,7 @@ pub struct Moment {
     pub cycles: u64,
 }
 
-/// Where a walk continues after a chain of frames has ended: see [`Platform::continuation`].
+/// The continuation of a walk after a chain of frames has ended: see [`Platform::continuation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Continuation {
     /// In an interrupted function with these registers.
@@ -119,8 +119,8 @@ pub unsafe trait Platform {
     /// sampled. *Upcall.*
     fn vcpu(&self) -> Option<u32>;
 
-    /// How long `vcpu` has run, in ns since a fixed time. Stolen and blocked time do not advance
-    /// it, and it never goes back. The *upcall* reads it for its own vCPU.
+    /// The time that `vcpu` has run, in ns since a fixed time. Stolen and blocked time do not
+    /// advance it, and it never goes back. The *upcall* reads it for its own vCPU.
     fn running_ns(&self, vcpu: u32) -> u64;
 
     /// The clocks of `vcpu`, which is the current vCPU, read once for each tick and each traced
@@ -131,7 +131,7 @@ pub unsafe trait Platform {
         Moment { cycles: self.cycles(), running_ns: self.running_ns(vcpu), now_ns: self.now_ns() }
     }
 
-    /// How long `vcpu` has been blocked, in ns since a fixed moment; it never goes back. The
+    /// The time that `vcpu` has been blocked, in ns since a fixed moment; it never goes back. The
     /// *upcall* reads it for its own vCPU. The default is that of [`runstate`](Self::runstate), or
     /// all time that the vCPU did not run, stolen time included, if the platform does not know it.
     fn blocked_ns(&self, vcpu: u32) -> u64 {
@@ -159,8 +159,8 @@ pub unsafe trait Platform {
     /// stack's end at the end of that function's frame.
     fn stack_bounds(&self, sp: u64) -> Option<Range<u64>>;
 
-    /// Where the walk continues at the end of a chain of frames; `None` if the stack ends there.
-    /// *Upcall.*
+    /// The place where the walk continues at the end of a chain of frames; `None` if the stack ends
+    /// there. *Upcall.*
     ///
     /// - [`Interrupted`](Continuation::Interrupted): the frames of interrupted code are on a
     ///   different stack if the interrupt or exception handler has a stack of its own. Without this

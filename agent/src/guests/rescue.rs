@@ -146,7 +146,7 @@ impl<T> PollCell<T> {
         Some(due_ns.max(now_ns.saturating_add(PAUSE_NS)))
     }
 
-    /// How often the upcall had to poll.
+    /// The number of polls by the upcall.
     pub fn rescues(&self) -> u64 {
         self.rescues.load(Ordering::Relaxed)
     }

@@ -269,8 +269,8 @@ fn time_of(ring: &Ring<'_>, position: u64) -> Option<(u64, Clock)> {
 }
 
 impl Ring<'_> {
-    /// How long the ring keeps its records at their present rate, in ns; `None` if it has too few
-    /// to tell.
+    /// The time for which the ring keeps its records at their present rate, in ns; `None` if it has
+    /// too few to tell.
     pub(crate) fn window_ns(&self, now_ns: u64) -> Option<u64> {
         let next = self.next();
         let (position, clock) = time_at(self, self.oldest()..next)?;

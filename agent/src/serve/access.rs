@@ -1,10 +1,10 @@
-//! Who is served.
+//! The clients that are served.
 
 #[cfg(feature = "noise")]
 use crate::serve::secure::Keys;
 
-/// Who is served. There is no default, so that making a guest's stacks readable for others is an
-/// explicit choice.
+/// The clients that are served. There is no default, so that making a guest's stacks readable for
+/// others is an explicit choice.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Access<'k> {

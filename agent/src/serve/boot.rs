@@ -53,7 +53,7 @@ pub struct BootRecording<'n> {
     pub duration_ns: u64,
     /// The delay before the recording begins, in ns.
     pub delay_ns: u64,
-    /// How far back the samples of a dump need to reach, in ns; 0: no limit.
+    /// The time before a dump that its samples need to cover, in ns; 0: no limit.
     pub max_age_ns: u64,
     /// The maximum number of bytes that the samples of a dump may take, the newest first; 0: no
     /// limit.

@@ -47,7 +47,7 @@ pub(crate) struct Budget {
     refilled_ns: u64,
     /// Charges of each class in the current work, in ns.
     charged_ns: [u64; CLASSES],
-    /// Since when clients of a class have waited for their bucket.
+    /// Start of the wait of each class's clients for their bucket; `None` if they do not wait.
     waits_since_ns: [Option<u64>; CLASSES],
     waited_ns: u64,
 }

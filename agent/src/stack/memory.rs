@@ -47,8 +47,8 @@ pub trait Stacks {
     /// The stack that contains `address`; `None` if no known stack does.
     fn at(&self, address: u64) -> Option<Self::Stack>;
 
-    /// Where the walk continues after a chain of frames has ended with this stack pointer and frame
-    /// pointer. See [`Platform::continuation`](crate::Platform::continuation).
+    /// The place where the walk continues after a chain of frames has ended with this stack pointer
+    /// and frame pointer. See [`Platform::continuation`](crate::Platform::continuation).
     fn continuation(&self, sp: u64, fp: u64) -> Option<Continuation>;
 }
 

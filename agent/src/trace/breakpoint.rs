@@ -30,7 +30,7 @@ pub enum Breakpoint {
     NotOurs,
 }
 
-/// Where an instruction at a probe continues.
+/// The state after an instruction at a probe.
 struct Continued {
     pc: u64,
     sp: u64,
@@ -142,7 +142,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         continued.leaves
     }
 
-    /// Where the instruction of a probe continues.
+    /// The state after the instruction of a probe.
     #[inline]
     fn continued(
         &self,

@@ -23,7 +23,7 @@ use crate::record::recorder::{Client, Outcome, Refused};
 /// A trace ends after so long without a request about it.
 const PATIENCE_NS: u64 = 30_000_000_000;
 
-/// How often the cost of a breakpoint is measured.
+/// The number of measurements of a breakpoint's cost.
 const MEASUREMENTS: u32 = 16;
 
 /// A poll sets or removes at most so many probes.
@@ -58,7 +58,7 @@ pub(crate) struct Tracer {
     begin: Option<TraceBegin>,
     functions: u32,
     probes: u32,
-    /// Why it cannot be armed.
+    /// The reason why it cannot be armed.
     fault: Option<&'static str>,
     left: Left,
 }

@@ -79,7 +79,7 @@ pub(super) struct ProbeCells {
     bytes: [AtomicU64; 2],
 }
 
-/// How a probe's instruction is executed: an [`Operation`] whose copy has a slot.
+/// The execution of a probe's instruction: an [`Operation`] whose copy has a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Execution {
     Slot(u32),
@@ -90,7 +90,7 @@ pub(super) enum Execution {
 }
 
 impl Execution {
-    /// How an instruction is executed without a slot; `None` if it needs one.
+    /// The execution of an instruction without a slot; `None` if it needs one.
     pub(super) fn without_slot(operation: Operation) -> Option<Self> {
         Some(match operation {
             Operation::Copy { .. } | Operation::Call { .. } => return None,
@@ -148,7 +148,7 @@ impl ProbeCells {
         self.role.store(role.to_word(), Ordering::SeqCst);
     }
 
-    /// How its instruction is executed, and the instruction's length.
+    /// The execution of its instruction, and the instruction's length.
     pub(super) fn execution(&self) -> (Execution, u8) {
         Execution::from_word(self.operation.load(Ordering::Relaxed))
     }

@@ -21,7 +21,7 @@ const PAGE: usize = 4096;
 const CODE: usize = PAGE;
 const DATA: usize = 2 * PAGE;
 
-/// Where the tested instruction, its slot, and the targets of jumps lie in the code.
+/// The offsets of the tested instruction, its slot, and the targets of jumps in the code.
 const AT: usize = 256;
 const SLOT: usize = 1024;
 const TARGET: usize = AT + 100;
@@ -36,7 +36,7 @@ struct Ended {
     data: Vec<u8>,
 }
 
-/// What the assembly below and the signal handler share.
+/// The data that the assembly below and the signal handler share.
 #[repr(C)]
 struct Shared {
     host_sp: u64,
@@ -130,7 +130,7 @@ extern "C" fn on_signal(signal: c_int, _: *mut siginfo_t, context: *mut c_void) 
 /// Memory with code and data, and a processor that runs in it.
 struct Machine {
     base: *mut u8,
-    /// What the data are before a run.
+    /// The contents of the data before a run.
     pattern: Vec<u8>,
     _alternate: Vec<u8>,
 }

@@ -124,7 +124,7 @@ struct Code {
     bytes: [u8; BYTES],
     /// The length of the part that stands for the original.
     copy: usize,
-    /// Where the jump behind it leads.
+    /// The target of the jump behind it.
     target: u64,
 }
 

@@ -37,7 +37,7 @@ struct StackCells {
     last_ns: AtomicU64,
     /// The vCPU's running time then.
     last_running_ns: AtomicU64,
-    /// In a slow trace: the number of calls up to the open root call, and itself; 0: none is open.
+    /// The number of calls up to the open root call and itself, in a slow trace; 0: none is open.
     root: AtomicU32,
     /// The number of the root call's buffer; 0: it has none.
     buffer: AtomicU32,

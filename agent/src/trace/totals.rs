@@ -1,4 +1,4 @@
-//! What is counted for each function, in place, and who called it.
+//! The counts of each function, in place, and its callers.
 
 use core::mem::MaybeUninit;
 
@@ -20,7 +20,7 @@ pub(super) struct FunctionCells {
     /// See [`totals_flag`]. Before a trace begins: a bit for each rehearsal that met one of its
     /// breakpoints.
     pub(super) marks: AtomicU32,
-    /// Why it is not traced, in bits 0 to 31, and the code that this is about; 0: it is.
+    /// The reason for its refusal in bits 0 to 31, and the code that this is about; 0: it is traced.
     refusal: AtomicU64,
     /// The first code of each part in the lower half, and its length in the upper one.
     parts: [AtomicU64; MAX_PARTS],
@@ -40,7 +40,7 @@ pub(super) struct FunctionCells {
     histogram: [AtomicU64; BUCKETS],
 }
 
-/// How a call ended, for its function's totals.
+/// The end of a call, for its function's totals.
 pub(super) struct Ended {
     /// It is not inside another call of the function on its stack.
     pub(super) is_outermost: bool,
@@ -51,7 +51,7 @@ pub(super) struct Ended {
     pub(super) waited_ns: u64,
 }
 
-/// Which count an event adds to.
+/// The count that an event adds to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Call,
@@ -132,7 +132,7 @@ impl FunctionCells {
         }
     }
 
-    /// Why it is not traced, and the code that this is about.
+    /// The reason for its refusal, and the code that this is about.
     pub(super) fn refusal(&self) -> Option<(u32, u32)> {
         let word = self.refusal.load(Ordering::Relaxed);
         (word != 0).then_some((word as u32, (word >> 32) as u32))

@@ -113,7 +113,7 @@ struct Load {
     /// After this many ticks the guest waits for a millisecond, on the stack of the last one; 0 =
     /// never.
     ticks_between_waits: usize,
-    /// How often the service is polled.
+    /// The interval of the service's polls.
     poll_ns: u64,
 }
 

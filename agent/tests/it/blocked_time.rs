@@ -150,7 +150,7 @@ fn blocked_time_that_is_taken_back_is_none_of_the_next_epoch() {
     }
 }
 
-/// If no stack is known, the time is still reported.
+/// Guards that blocked time without a known stack is reported.
 #[test]
 fn blocked_time_without_a_stack_is_reported() {
     let (agent, mut client) = started(OFF_CPU);
@@ -244,7 +244,7 @@ fn a_sleeping_guest_is_not_woken_and_still_seen() {
 
 const SECOND: u64 = 1_000 * MS;
 
-/// What counts the wait that is open when a recording ends.
+/// The code that counts the wait that is open when a recording ends.
 #[derive(Clone, Copy, Debug)]
 enum Finder {
     Tick,

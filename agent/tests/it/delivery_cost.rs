@@ -17,7 +17,7 @@ struct Guest {
     agent: &'static FakeAgent,
     client: Client,
     delivery_ns: u64,
-    /// How many deliveries came at a deadline that had passed.
+    /// The number of deliveries at a deadline that had passed.
     passed: u64,
     /// The instruction that is interrupted next.
     pc: u64,

@@ -73,7 +73,7 @@ impl Guest {
         got.counters
     }
 
-    /// How much the first recording has aged.
+    /// The aged count of the first recording.
     fn aged(&mut self) -> u64 {
         self.client.status().1.aged
     }

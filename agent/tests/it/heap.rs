@@ -137,7 +137,7 @@ struct Books {
     first_bytes: u64,
 }
 
-/// How many of the runs had an exact sum inside the estimate's interval.
+/// The number of runs whose exact sum was inside the estimate's interval.
 #[derive(Debug, Default)]
 struct Hits {
     bytes: u32,
@@ -578,7 +578,7 @@ fn an_address_that_is_reused_at_once_is_the_new_allocation() {
     assert_eq!(live, [(codes(&sites[1]), 77, agent.platform().now_ns())]);
 }
 
-/// What is held when a recording ends is what a client gets, however long it takes to fetch it:
+/// A client gets the allocations held when a recording ends, however long it takes to fetch it:
 /// frees after the end would thin out what lives shortly. A recording that goes on sees them.
 #[test]
 fn what_is_held_at_the_end_of_a_recording_stays_until_it_is_fetched() {

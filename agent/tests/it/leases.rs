@@ -12,9 +12,9 @@ use unikprof_proto::message::{
 };
 
 const SECOND: u64 = 1_000_000_000;
-/// How long a client that has lost its connection keeps its lease while an epoch waits.
+/// The time for which a client that has lost its connection keeps its lease while an epoch waits.
 const LEASE_NS: u64 = 10 * SECOND;
-/// How long a recording whose start is not confirmed is kept.
+/// The time for which a recording whose start is not confirmed is kept.
 const UNCONFIRMED_NS: u64 = 30 * SECOND;
 
 const COLLECTOR: u64 = 0x1111_2222_3333_4444;
@@ -126,8 +126,8 @@ fn a_second_client_may_not_discard_what_the_first_one_fetches() {
     assert_eq!(second.start(anew()), 3);
 }
 
-/// If there is no room for another recording, one that no other client fetches is discarded,
-/// whichever ended first.
+/// A start without room for another recording discards one that no other client fetches, whichever
+/// ended first.
 #[test]
 fn a_recording_that_another_client_fetches_is_passed_over_to_make_room() {
     let (agent, service) = served();
@@ -244,7 +244,7 @@ fn a_recording_whose_start_is_not_confirmed_is_discarded() {
     }
 }
 
-/// What a client only watches is gone half a minute after its last request.
+/// A watched recording is discarded half a minute after its client's last request.
 #[test]
 fn a_watched_recording_is_discarded_once_its_client_is_silent() {
     let (agent, service) = served();

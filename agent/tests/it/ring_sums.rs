@@ -1,5 +1,5 @@
-//! What is counted has a record in the ring: over a whole recording, the records sum to the
-//! counters, in each mode and in whatever life the guest leads.
+//! Every count has a record in the ring: over a whole recording, the records sum to the counters,
+//! in each mode and in whatever life the guest leads.
 
 use std::collections::HashMap;
 

@@ -585,7 +585,7 @@ fn long_waits_are_sent_in_a_recording_of_running_time() {
     });
 }
 
-/// If much time of a second was stolen, it has a record of its own, from the first second on.
+/// Much stolen time of a second has a record of its own, from the first second on.
 #[test]
 fn steal_is_sent_beyond_a_threshold() {
     const SECOND: u64 = 1_000_000_000;

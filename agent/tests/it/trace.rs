@@ -56,7 +56,7 @@ struct Guest {
     is_fibre: Cell<bool>,
     /// The agent, if another vCPU crashes just before the next breakpoint is written.
     crashes: Cell<Option<NonNull<Agent<'static, Guest>>>>,
-    /// What a third vCPU then found that executed this breakpoint, and whether it continued
+    /// The result for a third vCPU that then executed this breakpoint, and whether it continued
     /// elsewhere.
     met_while_written: Cell<Option<(Breakpoint, bool)>>,
 }

@@ -36,7 +36,7 @@ struct Guest {
     vcpus: Vec<u32>,
 }
 
-/// What the hooks of a vCPU return. Each test runs one guest on its own thread.
+/// The values that the hooks of a vCPU return. Each test runs one guest on its own thread.
 struct VcpuState {
     id: u32,
     time: Cell<&'static VcpuTimeInfo>,
@@ -198,7 +198,7 @@ impl Guest {
     }
 }
 
-/// Where Xen writes a vCPU's clock.
+/// A vCPU's clock, which Xen writes.
 fn time_of(
     own: Option<&'static VcpuInfo>,
     shared: &'static SharedInfo,

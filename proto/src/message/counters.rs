@@ -87,7 +87,7 @@ counters! {
     /// Recorded with [`UNWIND_TABLE`](crate::code::start_flag::UNWIND_TABLE), with at least one
     /// frame that is not in the table, for which the frame pointer was followed instead.
     mixed = Mixed,
-    /// How often the vCPU blocked, if blocked time is recorded.
+    /// The number of times that the vCPU blocked, if blocked time is recorded.
     blocks = Blocks,
     /// Blocked time counted: in samples, or in ns in mode [`OFF_CPU`](crate::code::mode::OFF_CPU).
     blocked = Blocked,

@@ -1,6 +1,6 @@
 //! The buckets of a [`Histogram`](super::Histogram).
 
-/// How many buckets a histogram has.
+/// The number of buckets in a histogram.
 pub const BUCKETS: usize = 128;
 
 /// The bucket of `value`: exact below 8, then four buckets for each power of two.

@@ -76,7 +76,7 @@ fn last_epochs(guests: &Guests) -> Result<Vec<(String, u64)>, Box<dyn Error + Se
     Ok(guests.iter().filter_map(last).collect())
 }
 
-/// What `collect --audit` says.
+/// The answer of `collect --audit --json`.
 pub(super) fn audit(guests: &Guests) -> Result<Value, Box<dyn Error + Send + Sync>> {
     let output = Command::new(env!("CARGO_BIN_EXE_hosted-fleet"))
         .args(["collect", "--config", "fleet.toml", "--audit", "--json"])

@@ -1,4 +1,4 @@
-//! What `collect` and `serve` take for a fleet, and for one profile beside Pyroscope's own agent.
+//! The cost of `collect` and `serve` for a fleet, and for one profile beside Pyroscope's own agent.
 //!
 //! ```text
 //! ulimit -n 8192

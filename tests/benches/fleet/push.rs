@@ -56,7 +56,7 @@ pub(super) fn measure() -> Done {
     Ok(())
 }
 
-/// How many profiles the target has accepted.
+/// The number of profiles that the target has accepted.
 fn accepted(guests: &Guests) -> Result<u64, Box<dyn Error + Send + Sync>> {
     let audit = audit(guests)?;
     let guests = audit["guests"].as_array().ok_or("no guests")?;

@@ -11,7 +11,7 @@ use unikprof_tests::process;
 
 use super::Done;
 
-/// With which the benchmark runs itself.
+/// The argument with which the benchmark runs itself.
 pub(super) const ARGUMENT: &str = "pyroscope-agent";
 
 /// A profile is sent every ten seconds.

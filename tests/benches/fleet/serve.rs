@@ -57,7 +57,7 @@ pub(super) fn measure() -> Done {
     Ok(())
 }
 
-/// What is answered.
+/// The body of the answer to a GET request.
 fn get(
     connection: &mut BufReader<TcpStream>,
     path: &str,

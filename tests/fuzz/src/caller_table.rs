@@ -11,7 +11,7 @@ use unikprof_test_kit::elf::TestElf;
 use crate::input::Input;
 use crate::recording::bounded;
 
-/// How long the code of made images is, at the most.
+/// The longest code of made images, in bytes.
 const MOST_CODE: usize = 4096;
 
 /// Takes the bytes as an image, or as sections and segments of one.

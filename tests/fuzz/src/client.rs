@@ -25,7 +25,7 @@ pub(crate) struct Client {
     greeted: bool,
 }
 
-/// What a client has not read yet, the agent does not have to produce: this bounds the test.
+/// A client with so many bytes that the agent has not read sends no more: this bounds the test.
 const MOST_UNREAD: usize = 64 << 10;
 
 impl Client {
@@ -82,7 +82,7 @@ impl Client {
 
 const SOUND: &str = "the agent's frames are sound";
 
-/// What a client has received since its last request.
+/// The bytes that a client has received since its last request.
 #[derive(Default)]
 pub(crate) struct Talk {
     received: Vec<u8>,
@@ -184,7 +184,7 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
         &self.talk
     }
 
-    /// Who is there?
+    /// Asks who the agent is.
     pub(crate) fn hello(&mut self) {
         let talk = self.ask(&Hello { client: "fuzz", client_id: 1 });
         let welcome: Welcome<'_> = talk.one();
@@ -193,7 +193,7 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
         assert_eq!(mappings, welcome.mappings as usize);
     }
 
-    /// What is the recorder at? Answers the ids of the recordings there are.
+    /// Asks for the recorder's state; returns the ids of the recordings that exist.
     pub(crate) fn check(&mut self) -> Vec<u64> {
         let talk = self.ask(&Check {});
         let status: Status = talk.one();

@@ -51,14 +51,14 @@ pub(crate) struct Fake<'a> {
     current: Cell<Option<u32>>,
     /// The vCPUs that are inside their upcall: it does not interrupt itself.
     in_upcall: Cell<u32>,
-    /// Which calls of the platform are interrupted: of 256, so many.
+    /// The number of calls of the platform, of 256, that a tick interrupts.
     interrupts: Cell<u8>,
     random: Cell<u64>,
     stack: Vec<Cell<u64>>,
     registers: RefCell<Option<Registers>>,
 }
 
-/// What the agent sees of it.
+/// The platform as the agent sees it.
 #[derive(Clone, Copy)]
 pub(crate) struct FakePlatform<'a>(pub(crate) &'a Fake<'a>);
 
@@ -90,7 +90,7 @@ impl<'a> Fake<'a> {
         }
     }
 
-    /// From here on so many of 256 calls of the platform are interrupted by a tick.
+    /// Sets the number of calls of the platform, of 256, that a tick interrupts from here on.
     pub(crate) fn set_interrupts(&self, of_256: u8) {
         self.interrupts.set(of_256);
     }
@@ -106,7 +106,7 @@ impl<'a> Fake<'a> {
         self.stack[index % WORDS].set(word);
     }
 
-    /// What the next ticks interrupt; `None`: delivered without registers.
+    /// Sets the registers that the next ticks interrupt; `None`: delivered without registers.
     pub(crate) fn interrupt_at(&self, at: Option<(u64, usize, usize)>) {
         let start = self.bounds().start;
         *self.registers.borrow_mut() = at.map(|(pc, sp, fp)| {
@@ -114,7 +114,7 @@ impl<'a> Fake<'a> {
         });
     }
 
-    /// What the next ticks interrupt.
+    /// The registers that the next ticks interrupt.
     pub(crate) fn registers(&self) -> Option<Registers> {
         *self.registers.borrow()
     }

@@ -1,6 +1,6 @@
 //! The fuzzer's bytes as choices.
 
-/// What is left of the bytes.
+/// The rest of the bytes.
 pub(crate) struct Input<'d> {
     bytes: &'d [u8],
 }

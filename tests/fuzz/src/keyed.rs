@@ -150,7 +150,7 @@ fn with_service(work: impl FnOnce(&Fake<'_>, &mut FakeService<'_, '_>)) {
     work(&fake, &mut service);
 }
 
-/// What a stranger was told: the preamble, then refusals or the answer to a handshake.
+/// Checks the bytes sent to a stranger: the preamble, then refusals or the answer to a handshake.
 fn judge_clear(said: &[u8]) {
     let Some((head, mut rest)) = said.split_first_chunk() else {
         return;

@@ -1,4 +1,4 @@
-//! What must hold for any bytes from the other side: of the network, of a file, of a stack.
+//! Checks for any bytes from the other side: of the network, of a file, of a stack.
 //!
 //! Each module checks one thing for one input, and panics where it does not hold; the targets in
 //! `fuzz_targets` hand it what libFuzzer makes up. `cargo test` checks the seeds.

@@ -12,7 +12,7 @@ use unikprof_test_kit::frames::{encoded, framed};
 use unikprof_test_kit::elf::{CODE_ADDRESS, TestElf};
 use crate::{recording, sessions};
 
-/// For each target, by its name.
+/// The seeds of each target, by its name.
 pub fn all() -> [(&'static str, Vec<Vec<u8>>); 10] {
     // What an agent sends to a client that makes one recording: every kind of answer.
     let answers = sessions::play(&[]);
@@ -102,7 +102,7 @@ fn nodes(answers: &[u8]) -> Vec<Vec<u8>> {
     runs.collect()
 }
 
-/// What [`sessions`] understands: connect, greet, then requests that are delivered and read.
+/// Seeds for [`sessions`]: connect, greet, then requests that are delivered and read.
 fn conversations() -> Vec<Vec<u8>> {
     let mut seeds = vec![vec![0, 2, 0, 7, 0, 255, 255]];
     for request in 0..8 {
@@ -175,7 +175,7 @@ fn recordings(answers: &[u8]) -> Vec<Vec<u8>> {
 /// The number of the stack that a record names: above those of the conversation.
 const STACK: u64 = 1000;
 
-/// What happened when, on one vCPU: every kind of record.
+/// Appends a ring of one vCPU, with records of the kinds 1 to 12 and 16 to 19.
 fn rings(content: &mut Vec<u8>) {
     let (id, name) = (0, "request");
     put(&EventName { id, name }, content);

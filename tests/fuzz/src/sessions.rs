@@ -15,10 +15,10 @@ use crate::client::{Client, FakeService, Honest, sum};
 use crate::fake::{Fake, FakePlatform, VCPUS, config};
 use crate::input::Input;
 
-/// How many ticks each vCPU gets from the honest client's recording.
+/// The number of ticks of each vCPU in the honest client's recording.
 const TICKS: u64 = 20;
 
-/// How long a client that is gone keeps its lease.
+/// A time longer than a client that is gone keeps its lease.
 const LEASE_NS: u64 = 30_000_000_000;
 
 /// Plays the bytes as what clients, clocks and ticks do.

@@ -77,7 +77,7 @@ fn word(address: u64) -> Option<u64> {
 struct Guest {
     now_ns: Cell<u64>,
     cycles: Cell<u64>,
-    /// What was written outside of the guest's code: slots, by their addresses.
+    /// The bytes written outside of the guest's code: slots, by their addresses.
     slots: RefCell<HashMap<u64, Vec<u8>>>,
 }
 
@@ -458,8 +458,8 @@ impl World<'_, '_> {
         assert_eq!(frame, wanted, "{instruction}");
     }
 
-    /// Where an instruction leads; `None` if it reads what is no memory, or the other decoder does
-    /// not know it.
+    /// The target of an instruction; `None` if it reads what is no memory, or the other decoder
+    /// does not know it.
     fn expected(&self, instruction: &Instruction, start: &TrapFrame) -> Option<Expected> {
         if instruction.is_invalid() {
             return None;

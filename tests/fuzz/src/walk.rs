@@ -217,7 +217,7 @@ fn word(input: &mut Input<'_>, stack: &Range<u64>, code: &[u64]) -> u64 {
 struct Watched {
     memory: StackMemory,
     bounds: Range<u64>,
-    /// Where records were read, and the return address in each.
+    /// The addresses of the records read, and the return address in each.
     read: RefCell<Vec<(u64, u64)>>,
 }
 

@@ -11,7 +11,7 @@ use unikprof_agent::hosted::Guest;
 use crate::HEAP;
 use crate::stop::Stop;
 
-/// What a request and an entry of the store take, in bytes.
+/// The sizes of a request and of an entry of the store, in bytes.
 const REQUEST: usize = 700;
 const ENTRY: usize = 2_000;
 const LEAKED: usize = 1_000;

@@ -13,7 +13,7 @@ use unikprof_agent::hosted::Guest;
 
 use crate::stop::Stop;
 
-/// How often the tree is run.
+/// The number of runs of the tree.
 const ROUNDS: u64 = 200;
 
 /// The interval at which a wait looks for the guest's end.
@@ -23,7 +23,7 @@ thread_local! {
     static COUNTS: Counts = const { Counts::new() };
 }
 
-/// What the functions counted themselves.
+/// The functions' own counts.
 struct Counts {
     outer: Cell<u64>,
     outer_ns: Cell<u64>,

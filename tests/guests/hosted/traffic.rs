@@ -27,7 +27,7 @@ const VARIABLE: &str = "UNIKPROF_TEST_TRAFFIC";
 /// Room for what is held, so that the guest's own books do not grow.
 const MOST_HELD: usize = 400_000;
 
-/// How long an allocation is held, in seconds.
+/// The lifetime of an allocation, in seconds.
 #[derive(Clone, Copy)]
 enum Life {
     /// Exponentially distributed, with this mean.
@@ -37,7 +37,7 @@ enum Life {
     Leaked,
 }
 
-/// When allocations are made, in seconds.
+/// The times at which allocations are made, in seconds.
 #[derive(Clone, Copy)]
 enum When {
     Always,

@@ -1,4 +1,4 @@
-//! What sampling allocations costs, beside jemalloc's profiler and dhat on the same load.
+//! The cost of sampling allocations, beside jemalloc's profiler and dhat on the same load.
 //!
 //! ```text
 //! RUSTFLAGS="-C force-frame-pointers=yes" cargo run --release --manifest-path tests/heap-bench/Cargo.toml

@@ -14,7 +14,7 @@ pub type Function<'a> = (u64, u32, &'a [(u32, CallFrameInstruction)]);
 
 const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: 8 };
 
-/// Of x86_64: a call pushes the return address.
+/// A frame table for x86_64, where a call pushes the return address.
 pub fn frame_table(functions: &[Function<'_>]) -> FrameTable {
     let mut common = CommonInformationEntry::new(ENCODING, 1, -8, X86_64::RA);
     common.add_instruction(CallFrameInstruction::Cfa(X86_64::RSP, 8));
@@ -22,7 +22,7 @@ pub fn frame_table(functions: &[Function<'_>]) -> FrameTable {
     table_of(common, functions)
 }
 
-/// Of aarch64: a call leaves it in the link register.
+/// A frame table for aarch64, where a call leaves the return address in the link register.
 pub fn aarch64_table(functions: &[Function<'_>]) -> FrameTable {
     let mut common = CommonInformationEntry::new(ENCODING, 4, -8, AArch64::X30);
     common.add_instruction(CallFrameInstruction::Cfa(AArch64::SP, 0));

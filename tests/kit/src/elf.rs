@@ -1,6 +1,6 @@
 //! ELF images put together by hand, for tests.
 
-/// What an image is to be like.
+/// The contents of a test image.
 #[derive(Debug, Clone)]
 pub struct TestElf<'a> {
     /// `ET_EXEC` is 2, `ET_DYN` 3.
@@ -12,13 +12,13 @@ pub struct TestElf<'a> {
     /// Sections: name, address and content; they lie behind the code. A `.strtab` comes right after
     /// its `.symtab`.
     pub sections: Vec<(&'a str, u64, &'a [u8])>,
-    /// What lies at [`CODE_OFFSET`].
+    /// The bytes at [`CODE_OFFSET`].
     pub code: &'a [u8],
 }
 
-/// Where the code begins in the file.
+/// The offset of the code in the file.
 pub const CODE_OFFSET: u64 = 0x1000;
-/// Where it is linked.
+/// The address that it is linked at.
 pub const CODE_ADDRESS: u64 = 0x20_1000;
 /// A build-id's note.
 pub const BUILD_ID_NOTE: &[u8] = b"\x04\0\0\0\x04\0\0\0\x03\0\0\0GNU\0\xc0\xff\xee\x01";

@@ -42,7 +42,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     limits: Limits,
-    /// What a request must have in this header.
+    /// The headers that a request must have, with their values.
     demanded: Vec<(String, String)>,
     /// One for each of the next requests; `None`: it is answered as it should be.
     failures: VecDeque<Option<Failure>>,
@@ -53,24 +53,24 @@ struct State {
 /// Pyroscope's limits, at first those that it has by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Of a profile.
+    /// The maximum number of samples in a profile.
     pub samples: usize,
-    /// Of a profile, before compression.
+    /// The maximum size of a profile before compression, in bytes.
     pub bytes: usize,
-    /// What one request may have of a tenant's budget, before compression; one with more is always
-    /// told to come later.
+    /// The part of a tenant's budget that one request may use, in bytes before compression; one
+    /// with more is always told to come later.
     pub burst: usize,
-    /// Of a series, with those of the samples.
+    /// The maximum number of labels of a series, with those of the samples.
     pub labels: usize,
-    /// The longest name of one, in bytes.
+    /// The longest name of a label, in bytes.
     pub label_name: usize,
-    /// The longest value of one, in bytes.
+    /// The longest value of a label, in bytes.
     pub label_value: usize,
     /// Deeper stacks are refused here; Pyroscope cuts them.
     pub depth: usize,
-    /// How long ago a profile may have begun.
+    /// The maximum age of a profile's beginning.
     pub older: Duration,
-    /// How far ahead of this machine's clock a profile may begin.
+    /// The maximum time by which a profile may begin ahead of this machine's clock.
     pub newer: Duration,
 }
 
@@ -90,7 +90,7 @@ impl Default for Limits {
     }
 }
 
-/// How a request fails.
+/// A failure of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// This status with these headers, in the engine's own way to write errors. Nothing is taken.
@@ -113,21 +113,21 @@ pub enum Failure {
     Partial,
 }
 
-/// What a series of profiles is known by: its labels, and those of its samples.
+/// The identity of a series of profiles: its labels, and those of its samples.
 pub type Series = BTreeMap<String, String>;
 
-/// What was taken, and what was not.
+/// The requests, the profiles that were taken, and the refusals.
 #[derive(Debug, Clone, Default)]
 pub struct Received {
     /// All requests that were read.
     pub requests: u64,
-    /// By series and the time at which the profile began, in ns since 1970.
+    /// Profiles by series and the time at which each began, in ns since 1970.
     pub series: BTreeMap<Series, BTreeMap<u64, Taken>>,
     /// The `X-Scope-OrgID` of the last request.
     pub tenant: Option<String>,
     /// The ids of the profiles, as they came.
     pub ids: Vec<String>,
-    /// Why requests were refused, by the rules.
+    /// The reasons of refusals by the rules.
     pub refused: Vec<String>,
 }
 
@@ -139,7 +139,7 @@ impl Received {
         values.sum()
     }
 
-    /// How often a series was given the same time once more.
+    /// The number of times that a series was given the same time once more.
     pub fn repeated(&self) -> u64 {
         let taken = self.series.values().flat_map(BTreeMap::values);
         taken.map(|taken| taken.deliveries - 1).sum()
@@ -151,11 +151,11 @@ impl Received {
 pub struct Taken {
     /// The sum of its samples, by the kind of value, such as `samples` or `cpu`.
     pub values: BTreeMap<String, i64>,
-    /// How many there are.
+    /// The number of its samples.
     pub samples: u64,
-    /// How long the profile is, in ns.
+    /// The length of the profile, in ns.
     pub duration_ns: u64,
-    /// How often it came.
+    /// The number of its deliveries.
     pub deliveries: u64,
 }
 
@@ -166,7 +166,7 @@ struct Batch {
     ids: Vec<String>,
 }
 
-/// Why a request is refused, and the status that says so.
+/// The reason of a refusal, and the status that says so.
 #[derive(Debug)]
 struct Refusal {
     status: u16,
@@ -174,7 +174,7 @@ struct Refusal {
 }
 
 impl Refusal {
-    /// Of what is wrong with it.
+    /// A refusal with status 400, for this reason.
     fn invalid(text: impl Into<String>) -> Refusal {
         Refusal { status: 400, text: text.into() }
     }
@@ -228,7 +228,7 @@ impl Receiver {
         self.shared.state().always = failure.into();
     }
 
-    /// What was received until now.
+    /// Everything received until now.
     pub fn received(&self) -> Received {
         self.shared.state().received.clone()
     }

@@ -148,7 +148,7 @@ fn one_line(help: &str) -> String {
     help.replace("\n\n", ". ").replace(".. ", ". ").replace('\n', " ")
 }
 
-/// What a subcommand has of the shared options: whole groups by their headings.
+/// The names of the shared options that a subcommand has: whole groups by their headings.
 fn names(also: &[Row], shared: &[Row]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for row in also {
@@ -169,7 +169,7 @@ fn push_list<'r>(page: &mut String, rows: impl Iterator<Item = &'r Row>) {
     }
 }
 
-/// What the help has behind the options, without examples: the guides have them.
+/// Appends the help's text behind the options, without examples: the guides have them.
 fn push_help(page: &mut String, command: &Command) {
     let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let mut is_example = false;

@@ -12,15 +12,15 @@ use std::time::Instant;
 pub(crate) enum Stream {
     /// The machine's serial line: Xen's messages and dom0's.
     Serial,
-    /// What a domain wrote to port 0xE9, which Xen shows as `(d1) …`.
+    /// The text that a domain wrote to port 0xE9, which Xen shows as `(d1) …`.
     Early(u16),
     /// The console ring of the guest with this index.
     Console(usize),
-    /// What `xl` says about the life of the guest with this index.
+    /// The words of `xl` about the life of the guest with this index.
     Fate(usize),
 }
 
-/// What is known at one moment.
+/// The texts of all sources at one moment, and the end of the machine.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
     texts: BTreeMap<Stream, Text>,

@@ -59,7 +59,7 @@ impl Cache {
         is_whole(&folder()) && is_whole(&machine_folder(&folder(), processor))
     }
 
-    /// Where labs make their run folders.
+    /// The folder in which labs make their run folders.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -95,7 +95,7 @@ impl Cache {
         self.processor
     }
 
-    /// What machines with this processor boot.
+    /// The files that machines with this processor boot.
     fn machine(&self) -> PathBuf {
         machine_folder(&self.folder, self.processor)
     }
@@ -168,7 +168,7 @@ impl Cache {
         }
     }
 
-    /// What the program's dynamic section asks for, and what that asks for.
+    /// The libraries in the program's dynamic section, and those that they need.
     fn needed_libraries(&self, program: &Path) -> Result<Vec<PathBuf>, LabError> {
         let mut found: Vec<PathBuf> = Vec::new();
         let mut open = vec![program.to_owned()];
@@ -189,7 +189,7 @@ impl Cache {
         Ok(found)
     }
 
-    /// What the program's own loader says.
+    /// The libraries that the program's own loader lists.
     fn listed_libraries(&self, program: &Path) -> Result<Vec<PathBuf>, LabError> {
         let step = format!("listing the libraries of {}", program.display());
         let output = self

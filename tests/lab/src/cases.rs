@@ -15,8 +15,8 @@ use crate::requirement::skip;
 /// The most labs at once. Once booted, one with a guest of one vCPU takes about one processor.
 pub const LABS: usize = 2;
 
-/// How long a lab stays without a case before it makes room for another: the next case that needs
-/// it may be about to begin.
+/// The time that a lab stays without a case before it makes room for another: the next case that
+/// needs it may be about to begin.
 const KEPT: Duration = Duration::from_millis(500);
 
 /// Runs a case that needs a lab; skips it on a machine that cannot run one.

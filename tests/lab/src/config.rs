@@ -1,4 +1,4 @@
-//! What a lab is to run.
+//! The configuration of a lab.
 
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ pub struct LabConfig {
     /// Xen clears the machine's free memory at boot, as it does on most hosts. Otherwise a guest
     /// may find what an earlier one or the firmware left where it expects zeroes.
     pub scrub_memory: bool,
-    /// How long from QEMU's start until every guest is created.
+    /// The maximum time from QEMU's start until every guest is created.
     pub boot_deadline: Duration,
 }
 
@@ -161,7 +161,7 @@ impl GuestConfig {
         }
     }
 
-    /// What creates the guest, in dom0's shell; it ends when the guest does.
+    /// The command that creates the guest, in dom0's shell; it ends when the guest does.
     pub(crate) fn create_command(&self) -> String {
         let words = format!("/guest/{}/xl.cfg", self.name);
         self.start_command("create", &words, &self.store)

@@ -34,10 +34,10 @@ const GUEST: &str = "xen-demo";
 /// The guest's features: its work, and an agent that also samples allocations.
 const FEATURES: &[&str] = &["demo", "heap"];
 
-/// Where a byte that is sent comes back.
+/// The port of the echo service.
 const ECHO_PORT: u16 = 7;
 
-/// How many functions the table on the screen shows.
+/// The number of functions in the table on the screen.
 const TOP: usize = 12;
 
 /// Boots a unikernel on a real Xen in an emulated machine, records it and shows where its time
@@ -75,7 +75,7 @@ struct Arguments {
         value_parser = clap::value_parser!(u32).range(1..=8)
     )]
     vcpus: u32,
-    /// How much of its time each vCPU works, in percent
+    /// Share of its time that each vCPU works, in percent
     #[arg(
         long, value_name = "PERCENT", default_value_t = 70,
         value_parser = clap::value_parser!(u32).range(1..=100)

@@ -16,9 +16,9 @@ use crate::error::LabError;
 use crate::flat_image;
 use crate::packages::XEN;
 
-/// What dom0's init prints when everything is up.
+/// The line that dom0's init prints when everything is up.
 pub(crate) const READY: &str = "lab: dom0 ready";
-/// What it prints before it gives up.
+/// The line that it prints before it gives up.
 pub(crate) const FAILED: &str = "lab: dom0 failed";
 /// Dom0's address, and the port where it takes commands.
 pub(crate) const ADDRESS: &str = "10.0.2.15";
@@ -131,7 +131,7 @@ fn programs(cache: &Cache) -> Vec<(String, PathBuf)> {
     xen.chain(store).collect()
 }
 
-/// What a command in dom0 gave.
+/// The result of a command in dom0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dom0Output {
     /// The exit status; 0 is success.

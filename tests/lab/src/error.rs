@@ -1,4 +1,4 @@
-//! What can go wrong with a lab, told apart by what the reader should do next.
+//! The errors of a lab, told apart by what the reader should do next.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ pub enum Unavailable {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrongVersion {
     pub(crate) package: String,
-    /// How its version has to begin.
+    /// The required beginning of its version.
     pub(crate) wanted: String,
     /// The version found, if the package exists at all.
     pub(crate) found: Option<String>,

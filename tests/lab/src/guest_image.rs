@@ -112,14 +112,14 @@ pub fn build_xen_guest_with_dropin() -> Result<PathBuf, LabError> {
     build_with("xen-guest-dropin", &["gate"], &build)
 }
 
-/// How a guest is built.
+/// The options of a guest's build.
 struct Build<'a> {
     target: &'a str,
     /// The compiler; `None`: the stock one.
     rustc: Option<PathBuf>,
-    /// For `--config`.
+    /// Settings of the profile, for `--config`.
     profile: &'a [&'a str],
-    /// In place of the flags that Cargo finds for the package.
+    /// The compiler's flags, in place of those that Cargo finds for the package.
     flags: Option<&'a [&'a str]>,
     /// Linked into the guest. When it changes the guest is linked again: Cargo does not see that in
     /// flags.

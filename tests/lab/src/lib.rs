@@ -130,7 +130,7 @@ impl Lab {
 
     /// Waits until a guest's console has shown a line containing `pattern`, and returns the line.
     ///
-    /// What the guest wrote since it was created (or restored) counts, early output included.
+    /// Text written since the guest's creation (or restore) counts, early output included.
     pub fn wait_for_console(
         &self,
         guest: &str,
@@ -179,7 +179,7 @@ impl Lab {
         Ok(self.board.look(|facts| console_text(facts, index)))
     }
 
-    /// What a guest has written since `position`, which moves on.
+    /// Returns the text that a guest has written since `position`, and moves `position` on.
     pub fn new_console(
         &self,
         guest: &str,

@@ -18,7 +18,7 @@ use crate::error::LabError;
 
 /// QEMU's words for a port that another program took in the meantime.
 const PORT_TAKEN: &str = "Could not set up host forwarding rule";
-/// How often the keeper looks whether QEMU has ended.
+/// The interval at which the keeper looks whether QEMU has ended.
 const KEEPER_PERIOD: Duration = Duration::from_millis(50);
 
 pub(crate) struct Hardware {
@@ -209,8 +209,8 @@ fn command(cache: &Cache, hardware: &Hardware, ports: &[u16]) -> Command {
     command
 }
 
-/// Where QEMU places dom0's kernel and its initramfs; its memory begins at 1 GiB. Xen needs the
-/// memory below.
+/// The addresses at which QEMU places dom0's kernel and its initramfs; its memory begins at 1 GiB.
+/// Xen needs the memory below.
 const AARCH64_KERNEL: u64 = 0x5000_0000;
 const AARCH64_INITRD: u64 = 0x5400_0000;
 /// The memory of an aarch64 machine below its initramfs, in MiB.

@@ -29,7 +29,7 @@ pub(crate) struct Selection {
     kernel: Option<&'static str>,
 }
 
-/// What dom0's programs need on every architecture.
+/// The packages that dom0's programs need on every architecture.
 const DOM0: &[&str] = &[
     "libc6",
     "libgcc-s1",

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use crate::{GuestConfig, Lab, LabConfig, LabError, Processor, build_xen_guest_for};
 
-/// Where the profiler listens inside a guest.
+/// The port of the profiler in a guest.
 pub const PROFILER_PORT: u16 = 7777;
 
-/// Where a guest with `stats=7001` on its command line tells its statistics.
+/// The port of the statistics of a guest with `stats=7001` on its command line.
 pub const STATISTICS_PORT: u16 = 7001;
 
-/// Where a guest with `orders=7002` on its command line takes the orders of the accuracy suite.
+/// The port for orders of the accuracy suite, in a guest with `orders=7002` on its command line.
 pub const ORDERS_PORT: u16 = 7002;
 
-/// Where a guest with `captures=7003` on its command line sends the samples that an order has
-/// captured.
+/// The port from which a guest with `captures=7003` on its command line sends the samples that an
+/// order has captured.
 pub const CAPTURES_PORT: u16 = 7003;
 
 /// The features of the guest that nearly all cases boot: built once, it does what its command line
@@ -31,7 +31,7 @@ pub fn features(processor: Processor) -> &'static [&'static str] {
     }
 }
 
-/// How long a guest may take from its creation to its profiler.
+/// The maximum time from a guest's creation to its profiler.
 const START: Duration = Duration::from_secs(600);
 
 /// A guest of this name with the profiler, and with `command_line` for what else it is to do.
@@ -80,7 +80,7 @@ pub fn start_profiled(config: &LabConfig) -> Result<Lab, LabError> {
     Ok(lab)
 }
 
-/// Where this machine reaches the profiler of a guest.
+/// The address of a guest's profiler on this machine.
 pub fn profiler_address(lab: &Lab, guest: &str) -> Result<SocketAddr, LabError> {
     address_of(lab, guest, PROFILER_PORT)
 }

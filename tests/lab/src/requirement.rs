@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::Write;
 use std::thread;
 
-/// With the value 1, a case that would be skipped fails instead.
+/// The variable that, with the value 1, makes a case fail that would be skipped.
 pub(crate) const REQUIRED_VARIABLE: &str = "UNIKPROF_REQUIRE_ALL";
 
 /// Says that the case that calls it is skipped, and why.

@@ -1,9 +1,9 @@
-//! What the logs of a machine say: whether it has booted, which domain a guest is, how it ended.
+//! Facts in the logs of a machine: whether it has booted, which domain a guest is, how it ended.
 
 use crate::board::{Facts, Stream};
 use crate::dom0;
 
-/// How a guest ended.
+/// The end of a guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GuestEnd {
     /// It shut itself down, rebooted or was suspended; with Xen's word.
@@ -12,7 +12,7 @@ pub enum GuestEnd {
     Crash(String),
 }
 
-/// How the boot of the machine went.
+/// The outcome of the machine's boot.
 pub(super) enum BootOutcome {
     Ready,
     Failed(String),
@@ -38,7 +38,7 @@ pub(super) fn domain_id(facts: &Facts, guest: usize) -> Option<u16> {
     rest.split_once(')')?.0.parse().ok()
 }
 
-/// How the guest ended, from `xl`'s line with the reason code of `xen/include/public/sched.h`.
+/// The guest's end, from `xl`'s line with the reason code of `xen/include/public/sched.h`.
 pub(super) fn guest_end(facts: &Facts, guest: usize) -> Option<GuestEnd> {
     let fate = facts.text(Stream::Fate(guest));
     let Some((_, rest)) = fate.split_once("has shut down, reason code ") else {
@@ -69,7 +69,7 @@ pub(super) fn console_text(facts: &Facts, guest: usize) -> String {
     ConsolePosition::default().advance(facts, guest)
 }
 
-/// How much of what a guest wrote somebody has seen.
+/// A position in a guest's output, up to which it was read.
 #[derive(Debug, Default)]
 pub struct ConsolePosition {
     early: usize,
@@ -77,7 +77,7 @@ pub struct ConsolePosition {
 }
 
 impl ConsolePosition {
-    /// What came since, early lines first.
+    /// Returns the text that came since, early lines first.
     pub(super) fn advance(&mut self, facts: &Facts, guest: usize) -> String {
         let early = domain_id(facts, guest).map_or("", |id| facts.text(Stream::Early(id)));
         let console = facts.text(Stream::Console(guest));

@@ -1,4 +1,4 @@
-//! How large the machine of a lab has to be, and which ports it forwards.
+//! The size of a lab's machine, and the ports that it forwards.
 
 use std::path::Path;
 

@@ -12,7 +12,7 @@ use crate::packages::{self, check, write};
 /// The oldest version that compiles the guests.
 const OLDEST: &str = env!("CARGO_PKG_RUST_VERSION");
 
-/// Where the linker's program is in a toolchain's root.
+/// The path of the linker's program in a toolchain's root.
 const LINKER: &str = "lib/rustlib/x86_64-unknown-linux-gnu/bin/rust-lld";
 
 /// The compiler that [`unpack`] has left.

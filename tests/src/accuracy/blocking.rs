@@ -10,33 +10,33 @@ use unikprof_link::record::{Mode, Settings};
 use super::guest::{Guest, settings};
 use super::row::{Row, Verdict, percent};
 
-/// How far a function's blocked time may be off.
+/// The largest allowed error of a function's blocked time, as a part of it.
 pub const GOAL: f64 = 0.02;
 
-/// How much is run.
+/// The parameters of the case.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     pub waits: u64,
-    /// How long each waits for a timer, in ns.
+    /// The duration of each wait for a timer, in ns.
     pub timer_ns: u64,
-    /// How long each waits for the network's answer, in ns.
+    /// The duration of each wait for the network's answer, in ns.
     pub network_ns: u64,
 }
 
 pub(crate) const FUNCTIONS: [&str; 2] = ["wait_for_timer", "wait_for_network"];
 
-/// What came of one function.
+/// The result for one function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waited {
     pub(crate) function: &'static str,
-    /// How long it was blocked, in ns.
+    /// The time that it was blocked, in ns.
     pub truth_ns: u64,
-    /// What the profile says of it, in ns.
+    /// The profile's figure for it, in ns.
     pub(crate) shown_ns: u64,
 }
 
 impl Waited {
-    /// By which part of the truth the profile is off.
+    /// The profile's error, as a part of the truth.
     pub fn error(&self) -> f64 {
         self.shown_ns as f64 / self.truth_ns.max(1) as f64 - 1.0
     }

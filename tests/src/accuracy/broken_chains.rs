@@ -11,7 +11,7 @@ use unikprof_profile::profile::Unwind;
 use super::guest::{Guest, settings};
 use super::row::{Row, Verdict};
 
-/// How much is run.
+/// The parameters of the case.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     pub run_ns: u64,
@@ -21,7 +21,7 @@ pub struct Effort {
 /// The frames that a recording keeps of a stack that is deeper.
 const DEPTH_LIMIT: u32 = 64;
 
-/// What a chain is.
+/// A kind of chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chain {
     Deep,
@@ -71,7 +71,7 @@ impl Chain {
     }
 }
 
-/// What came of one chain.
+/// The result for one chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Marked {
     /// Samples of the function below the fault.

@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(samples[1].stack.word(0), None);
     }
 
-    /// What comes from a guest may be cut or wrong.
+    /// Bytes from a guest may be cut or wrong.
     #[test]
     fn what_is_no_sample_is_an_error() {
         let whole = bytes(&[1, 2, 3, 0, 4, 1, 9]);

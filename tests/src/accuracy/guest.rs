@@ -20,7 +20,7 @@ pub trait Guest {
 /// Captured samples, and all that is needed to walk them.
 pub struct Captures {
     pub(crate) samples: Vec<Captured>,
-    /// Where their code lies, and its unwind tables.
+    /// The location of their code, and its unwind tables.
     pub(crate) images: Images,
     /// The caller table that the client makes of it.
     pub(crate) callers: Vec<Row>,

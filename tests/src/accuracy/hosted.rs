@@ -35,7 +35,7 @@ pub enum FramePointers {
     Omitted,
 }
 
-/// How long a load may take beyond what was asked of it.
+/// The maximum time that a load may take.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A process with an agent; it is killed when the value is dropped.
@@ -47,7 +47,7 @@ pub struct HostedGuest {
     program: PathBuf,
     folder: TempDir,
     symbolizer: Symbolizer,
-    /// What the client makes for this guest.
+    /// The caller table that the client makes for this guest.
     callers: Option<CallerTable>,
 }
 

@@ -51,7 +51,7 @@ struct Sections {
 }
 
 impl Images {
-    /// Those at the mappings that an agent tells of, in its order; `file` names the file of a
+    /// The images at the mappings that an agent tells of, in its order; `file` names the file of a
     /// mapping, `None` where there is none: its code then has neither functions nor tables.
     pub(crate) fn of_mappings<'m>(
         mappings: impl IntoIterator<Item = &'m client::Mapping>,
@@ -243,7 +243,7 @@ impl Sections {
     }
 }
 
-/// Where the file says that a byte of it is to lie.
+/// The address at which the file's segments place a byte of it.
 fn address_of_offset(file: &object::File<'_>, offset: u64) -> Option<u64> {
     file.segments().filter(is_executable).find_map(|segment| {
         let (begin, size) = segment.file_range();

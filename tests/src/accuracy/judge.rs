@@ -1,8 +1,8 @@
 //! The judge: captured samples, walked by the agent's own code and by full unwind tables.
 //!
-//! What framehop finds by all of an image's call frame information is taken for right. Its stacks
-//! and the walk's are compared function by function, since a walk may return to another instruction
-//! of the same function.
+//! The stacks that framehop finds by all of an image's call frame information are taken for right.
+//! They and the walk's are compared function by function, since a walk may return to another
+//! instruction of the same function.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -19,7 +19,7 @@ use unikprof_proto::caller_table::Row;
 use super::capture::Captured;
 use super::images::{FunctionStart, Images};
 
-/// How the agent's walk finds callers.
+/// The agent's way of finding callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     /// Along frame pointers, and nothing else.
@@ -45,7 +45,7 @@ enum Tables {
     Aarch64(UnwinderAarch64<Vec<u8>>, CacheAarch64),
 }
 
-/// How often walks agreed with the judge.
+/// The number of walks that agreed with the judge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Agreement {
     /// Samples for which they did.
@@ -56,7 +56,7 @@ pub struct Agreement {
     pub(crate) unjudged: u64,
 }
 
-/// How much of a stack is compared.
+/// The part of a stack that is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// The interrupted function's caller.
@@ -74,7 +74,7 @@ impl Agreement {
 }
 
 impl<'a> Judge<'a> {
-    /// Of programs with these images, and this caller table for their code.
+    /// A judge of programs with these images, and this caller table for their code.
     pub(crate) fn new(images: &'a Images, callers: &'a [Row]) -> Judge<'a> {
         Judge {
             images,
@@ -87,7 +87,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// How often a way of walking is right.
+    /// Compares a way of walking with the judge.
     pub(crate) fn agreement(
         &mut self,
         samples: &[Captured],
@@ -113,8 +113,8 @@ impl<'a> Judge<'a> {
         agreement
     }
 
-    /// Which of the leaf's callers was wrong most often: who called whom, what the walk said, and
-    /// how often.
+    /// The leaf's caller that was wrong most often: who called whom, the walk's caller, and the
+    /// number of times.
     pub(crate) fn worst(
         &mut self,
         samples: &[Captured],

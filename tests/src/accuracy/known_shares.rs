@@ -17,11 +17,11 @@ use super::statistics::{Coverage, Errors};
 /// The part of the stated intervals that must hold the truth.
 pub const GOAL: f64 = 0.93;
 
-/// How far a function may be off with all runs together, in standard deviations: one of the twelve
-/// is in one of 1,000 runs of the suite.
+/// The largest allowed error of a function with all runs together, in standard deviations: one of
+/// the twelve is beyond it in one of 1,000 runs of the suite.
 pub const DEVIATIONS: f64 = 3.93;
 
-/// How much is run.
+/// The parameters of the case.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     pub runs: u32,
@@ -29,7 +29,7 @@ pub struct Effort {
     pub period_ns: u64,
 }
 
-/// What came of it.
+/// The result of the case.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shares {
     /// The stated intervals of all functions and runs.
@@ -47,7 +47,7 @@ pub struct Pooled {
     pub truth: f64,
     /// Its share of all runs' samples.
     pub shown: Interval,
-    /// How far its counts were from those expected.
+    /// The errors of its counts against those expected.
     pub errors: Errors,
 }
 

@@ -14,19 +14,19 @@ use super::row::{Row, Verdict, percent};
 /// The part of the samples whose caller must be right with the table.
 pub const GOAL: f64 = 0.99;
 
-/// What came of one load.
+/// The result for one load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Callers {
     pub(crate) load: &'static str,
-    /// Along frame pointers alone.
+    /// Agreement along frame pointers alone.
     pub naive: Agreement,
-    /// With a look at the instructions.
+    /// Agreement with a look at the instructions.
     pub bytes: Agreement,
-    /// With the caller table.
+    /// Agreement with the caller table.
     pub table: Agreement,
-    /// With the caller table for every frame.
+    /// Agreement with the caller table for every frame.
     pub every_frame: Agreement,
-    /// What was wrong most often with the table, if anything.
+    /// The caller that was wrong most often with the table, if any.
     pub(crate) worst: Option<(String, String, usize)>,
 }
 

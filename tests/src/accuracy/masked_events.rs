@@ -1,6 +1,6 @@
 //! Case 6: work while events are masked.
 //!
-//! What is due meanwhile is delivered when they are unmasked. One sample comes of each stretch,
+//! Events due meanwhile are delivered when they are unmasked. One sample comes of each stretch,
 //! late; it says nothing of where the stretch was spent, and must not be charged to what unmasked.
 
 use super::guest::{Guest, settings};
@@ -14,7 +14,7 @@ pub const CHARGED_PERCENT: u64 = 1;
 /// within it is charged to the instruction that was interrupted, the one behind the unmasking too.
 pub const CHARGED_PERCENT_ON_XEN: u64 = 10;
 
-/// How much is run.
+/// The parameters of the case.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// Masked stretches, with a stretch between them that is not.
@@ -26,7 +26,7 @@ pub struct Effort {
     pub period_ns: u64,
 }
 
-/// What came of it.
+/// The result of the case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Masked {
     pub(crate) stretches: u64,

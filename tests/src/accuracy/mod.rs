@@ -61,7 +61,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// What a case does with a guest.
+/// A case, which measures a guest.
 type Case = fn(&mut HostedGuest) -> Result<Vec<Row>>;
 
 const CASES: [(u8, Case); 11] = [

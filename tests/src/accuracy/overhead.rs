@@ -15,7 +15,7 @@ use super::truth::Truth;
 /// The factor by which the stated cost may be off.
 const FACTOR: f64 = 2.0;
 
-/// How much is run.
+/// The parameters of the case.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// Stretches with and without a recording, each.
@@ -25,10 +25,10 @@ pub struct Effort {
     pub rate_hz: u64,
 }
 
-/// What came of it.
+/// The result of the case.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Overhead {
-    /// How much longer the guest takes for a step with a recording than without.
+    /// The additional time of a step with a recording, as a part of that without.
     pub slow_down: f64,
     /// The same by the recordings' account.
     pub stated: f64,

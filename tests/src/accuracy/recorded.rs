@@ -10,14 +10,14 @@ use unikprof_report::report::{FunctionRow, Report, ReportOptions};
 
 use super::truth::Truth;
 
-/// What a profile says of a load, and what is true of it.
+/// A profile of a load, and the truth about the load.
 #[derive(Debug)]
 pub struct Recorded {
     pub(crate) truth: Truth,
     pub(crate) counters: Counters,
-    /// What sampling cost, and the running time in ns.
+    /// The cost of sampling, and the running time in ns.
     pub(crate) cost: Option<(Cost, u64)>,
-    /// All samples: what shares are of.
+    /// All samples; shares are parts of them.
     pub(crate) samples: u64,
     rows: Vec<FunctionRow>,
 }

@@ -2,19 +2,19 @@
 
 use std::fmt;
 
-/// What came of one load.
+/// The result for one load.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) case: u8,
     pub(crate) load: String,
-    /// What is known of it from elsewhere than the profile.
+    /// The truth, which comes from elsewhere than the profile.
     pub(crate) truth: String,
     pub(crate) said: String,
     /// The interval the profile states, or the bound that the figure must keep.
     pub(crate) interval: String,
-    /// What a walk along frame pointers alone says.
+    /// The result of a walk along frame pointers alone.
     pub(crate) naive: Option<String>,
-    /// What sampling at fixed intervals says.
+    /// The result of sampling at fixed intervals.
     pub(crate) fixed: Option<String>,
     pub(crate) verdict: Verdict,
 }

@@ -21,7 +21,7 @@ const RECORDINGS: [(&str, Mode, u64); 3] = [
     ("slow", Mode::Cpu, 7_100_000),
 ];
 
-/// What one of them says.
+/// The result of one of them.
 #[derive(Debug)]
 pub struct One {
     pub(crate) name: &'static str,
@@ -47,7 +47,7 @@ impl One {
         all.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("no function", f64::INFINITY))
     }
 
-    /// How many of the samples came that its period promises.
+    /// The samples of running time, as a part of those that its period promises.
     pub fn kept(&self) -> f64 {
         self.running as f64 * self.period_ns as f64 / self.total_ns.max(1) as f64
     }

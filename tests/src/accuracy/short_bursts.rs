@@ -10,17 +10,17 @@ use unikprof_accuracy_loads::bursts::FUNCTION;
 use super::guest::{Guest, settings};
 use super::row::{Row, Verdict};
 
-/// How much is run.
+/// The parameters of the case.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     pub bursts: u64,
     pub burst_ns: u64,
-    /// How often one begins, in ns.
+    /// The period of the bursts, in ns.
     pub every_ns: u64,
     pub period_ns: u64,
 }
 
-/// What came of it.
+/// The result of the case.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bursts {
     /// Periods of running time in the bursts, without the gaps.
@@ -37,7 +37,7 @@ pub struct Bursts {
 }
 
 impl Bursts {
-    /// How many samples there may be more or less: five standard deviations. Steps are uniform with
+    /// The allowed error of the number of samples: five standard deviations. Steps are uniform with
     /// a variance of a twelfth of a squared period, and so is the variance of their number a
     /// twelfth of it; one sample more for the ends, and one for each gap, as a tick that was due in
     /// it is delivered after it.
@@ -45,8 +45,8 @@ impl Bursts {
         5.0 * (self.in_all / 12.0).sqrt() + 1.0 + self.gaps as f64
     }
 
-    /// How many samples there are too many, or, if negative, too few: at least those of the bursts,
-    /// at most those of all running time.
+    /// The number of samples that are too many, or, if negative, too few: at least those of the
+    /// bursts, at most those of all running time.
     pub fn off(&self) -> f64 {
         let ticks = (self.recorded + self.idle) as f64;
         let (least, most) = (self.in_bursts - self.tolerance(), self.in_all + self.tolerance());

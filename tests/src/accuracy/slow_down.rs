@@ -10,7 +10,7 @@ use super::row::{Row, Verdict, percent};
 use super::statistics::{Factor, Odds, Pooled, RISK, least_hits};
 use anyhow::Result;
 
-/// How much is run.
+/// The parameters of the case.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     pub pairs: u32,
@@ -18,13 +18,13 @@ pub struct Effort {
     pub period_ns: u64,
 }
 
-/// By how much the function becomes slower, in percent.
+/// The slow-downs of the function, in percent.
 pub(crate) const PERCENTS: [u32; 3] = [10, 50, 100];
 
-/// What came of one slow-down.
+/// The result of one slow-down.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Moved {
-    /// By how much the function takes longer.
+    /// The factor by which the function's time grows.
     pub truth: f64,
     /// Pairs of recordings whose interval holds their own truth.
     pub(crate) held: u64,
@@ -34,8 +34,7 @@ pub struct Moved {
     pub(crate) pooled: Option<Pooled>,
 }
 
-/// How wide the interval of all pairs together may be, to either side: wider, it would tell
-/// nothing.
+/// The largest half width of the interval of all pairs together: wider, it would tell nothing.
 pub(crate) const WIDEST: f64 = 0.1;
 
 #[derive(Clone, Copy)]
@@ -58,7 +57,7 @@ impl Sums {
         Odds { function: self.samples[0], other: self.samples[1] }
     }
 
-    /// Of the function's time to the other's.
+    /// The function's time as a part of the other's.
     fn ratio(self) -> f64 {
         self.ns[0] as f64 / self.ns[1].max(1) as f64
     }
@@ -91,14 +90,14 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort, percent: u32) -> Result<M
 }
 
 impl Moved {
-    /// What all pairs together say.
+    /// The factor that all pairs together show.
     pub fn shown(&self) -> Option<Factor> {
         let Factor { factor, low, high } = self.pooled?.error;
         let times = |error: f64| error * self.truth;
         Some(Factor { factor: times(factor), low: times(low), high: times(high) })
     }
 
-    /// Why the goal was missed, if it was.
+    /// The reason why the goal was missed, if it was.
     pub(crate) fn fault(&self) -> Option<String> {
         let Moved { held, pairs, .. } = self;
         let Some(pooled) = self.pooled else {

@@ -3,14 +3,14 @@
 
 use unikprof_profile::profile::Interval;
 
-/// How many standard deviations hold 95 % of a normal distribution.
+/// The standard deviations from the mean within which 95 % of a normal distribution lie.
 const Z: f64 = 1.959_963_984_540_054;
 
-/// How seldom a sound case may miss its bound where that is one of chance: a thousand runs of the
-/// suite.
+/// The probability with which a sound case misses its bound where that is one of chance: a thousand
+/// runs of the suite.
 pub const RISK: f64 = 0.001;
 
-/// How often intervals hold the truth.
+/// The number of intervals that hold the truth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Coverage {
     /// Intervals that held it.
@@ -34,8 +34,8 @@ pub(crate) fn holds(interval: &Interval, truth: f64) -> bool {
     (interval.low..=interval.high).contains(&truth)
 }
 
-/// How far counts of several runs were from those expected, against what chance makes of
-/// independent samples.
+/// The errors of several runs' counts against those expected, and what chance makes of independent
+/// samples.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Errors {
     sum: f64,
@@ -57,7 +57,7 @@ impl Errors {
         self.squares / self.variance.max(f64::MIN_POSITIVE)
     }
 
-    /// By how many standard deviations all runs together are above what was expected. A design
+    /// The standard deviations by which all runs together are above what was expected. A design
     /// effect above 1 makes the deviation larger; one below 1 does not make it smaller.
     pub fn deviations(&self) -> f64 {
         let variance = self.variance * self.design_effect().max(1.0);
@@ -81,9 +81,9 @@ pub(crate) struct Odds {
 }
 
 impl Factor {
-    /// By how much the function takes longer `after` than `before`, the other staying as it is: the
-    /// ratio of odds, with B. Woolf's interval (1955): the logarithm's variance is the sum of the
-    /// reciprocal counts. `None` where a count is 0.
+    /// The factor by which the function takes longer `after` than `before`, the other staying as it
+    /// is: the ratio of odds, with B. Woolf's interval (1955): the logarithm's variance is the sum
+    /// of the reciprocal counts. `None` where a count is 0.
     pub(crate) fn of_odds(before: Odds, after: Odds) -> Option<Factor> {
         let counts = [before.function, before.other, after.function, after.other];
         if counts.contains(&0) {
@@ -99,8 +99,8 @@ impl Factor {
         (self.low..=self.high).contains(&truth)
     }
 
-    /// By how many standard deviations it is above the truth, as the interval has them and not only
-    /// its 1.96.
+    /// The standard deviations by which it is above the truth, as the interval has them and not
+    /// only its 1.96.
     pub fn deviations_from(&self, truth: f64) -> f64 {
         (self.factor / truth).ln() / self.deviation()
     }

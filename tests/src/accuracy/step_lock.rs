@@ -12,7 +12,7 @@ use super::guest::{Guest, settings};
 use super::row::{Row, Verdict, percent};
 use super::statistics::{Coverage, RISK, least_hits};
 
-/// How much is run.
+/// The parameters of the case.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// Recordings of each load, of each way of sampling.
@@ -29,11 +29,11 @@ pub const STEPS: [(u64, u64); 4] = [(1, 1), (1, 2), (1, 3), (2, 1)];
 pub struct Sampled {
     /// The true share of the first half.
     pub truth: f64,
-    /// What all samples together say of it.
+    /// The first half's share in all samples together.
     pub shown: Interval,
     /// The stated intervals of each recording.
     pub(crate) coverage: Coverage,
-    /// By how much single recordings are off, on average.
+    /// The mean error of single recordings.
     pub(crate) mean_error: f64,
 }
 

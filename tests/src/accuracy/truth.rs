@@ -1,4 +1,4 @@
-//! What a guest says is true of a load that it ran.
+//! A guest's own account of a load that it ran.
 
 use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;

@@ -15,14 +15,15 @@ use super::row::{Row, Verdict, percent};
 /// The part of the stacks that must be right from the leaf to the outermost frame.
 pub const GOAL: f64 = 0.99;
 
-/// What came of one load.
+/// The result for one load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stacks {
-    /// Along frame pointers alone.
+    /// Agreement along frame pointers alone.
     pub naive: Agreement,
-    /// As a recording does by itself: the leaf by the table, the rest along frame pointers.
+    /// Agreement as a recording does by itself: the leaf by the table, the rest along frame
+    /// pointers.
     pub table: Agreement,
-    /// With the caller table for every frame.
+    /// Agreement with the caller table for every frame.
     pub every_frame: Agreement,
 }
 
@@ -57,11 +58,11 @@ pub(crate) fn row(guest: &mut dyn Guest, what: &str, load: &str, samples: usize)
     })
 }
 
-/// What came of a recording.
+/// The result of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reached {
     pub samples: u64,
-    /// Those whose stack reaches the outermost function.
+    /// Samples whose stack reaches the outermost function.
     pub(crate) outermost: u64,
     pub(crate) broken: u64,
 }

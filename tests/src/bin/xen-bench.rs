@@ -1,4 +1,4 @@
-//! What sampling costs a guest on a real Xen, in an emulator; see `xen-bench --help`.
+//! The cost of sampling for a guest on a real Xen, in an emulator; see `xen-bench --help`.
 
 use std::process::ExitCode;
 

@@ -19,30 +19,30 @@ use super::line::Line;
 use super::platform::Simulated;
 use super::program::{MAPPINGS, Program};
 
-/// How long after each other batches of ticks are delivered.
+/// The interval between batches of ticks.
 const BATCH: Duration = Duration::from_millis(100);
 
-/// How long a guest is down that restarts.
+/// The time that a guest is down that restarts.
 const BOOT: Duration = Duration::from_secs(1);
 
 /// Connections that are closed and have bytes on their way, at most.
 const MOST_CLOSING: usize = 16;
 
-/// What all guests have in common.
+/// The settings that all guests share.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) program: Program,
     pub(super) keys: Keys,
     pub(super) round_trip: Duration,
-    /// For stacks, in bytes.
+    /// The memory for stacks, in bytes.
     pub(super) memory: usize,
-    /// At a time.
+    /// The maximum number of simultaneous recordings.
     pub(super) recordings: u32,
-    /// What their clocks show at a boot, in s since 1970; `None`: this machine's time.
+    /// The time of their clocks at a boot, in s since 1970; `None`: this machine's time.
     pub(super) date: Option<u64>,
 }
 
-/// What a guest is told to do.
+/// An order to a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     /// It ends, and does not answer until it starts.

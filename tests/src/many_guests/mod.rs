@@ -46,19 +46,19 @@ use program::Program;
 #[derive(Debug, Parser)]
 #[command(name = "many-guests", after_help = orders::HELP)]
 struct Arguments {
-    /// How many
+    /// The number of guests
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     guests: u32,
-    /// How long the guests run
+    /// The time that the guests run, in seconds
     #[arg(long, default_value_t = 120.0)]
     seconds: f64,
-    /// How long they answer afterwards, without running
+    /// The time that they answer afterwards, without running, in seconds
     #[arg(long, default_value_t = 20.0)]
     rest: f64,
     /// The file to write; one that is there is replaced, and a key beside it is used again
     #[arg(long, value_name = "FILE")]
     fleet: PathBuf,
-    /// How many stacks each has
+    /// The number of stacks of each guest
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u16).range(1..))]
     stacks: u16,
     /// The time of a round trip, in ms
@@ -67,21 +67,21 @@ struct Arguments {
     /// The agent's memory for stacks, in KiB
     #[arg(long, default_value_t = 512, value_name = "KIB")]
     memory: usize,
-    /// How many recordings an agent can have at a time
+    /// The maximum number of simultaneous recordings of an agent
     #[arg(long, default_value_t = 2, value_name = "N")]
     recordings: u32,
-    /// What their clocks show at a boot, in s since 1970; this machine's time if omitted
+    /// The time of their clocks at a boot, in s since 1970; this machine's time if omitted
     #[arg(long, value_name = "S")]
     date: Option<u64>,
-    /// Where the guests listen; 0: each on a port that is free
+    /// The port that the guests listen on; 0: each on a port that is free
     #[arg(long, default_value_t = 7777)]
     port: u16,
-    /// How many threads run the guests
+    /// The number of threads that run the guests
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
 }
 
-/// How the file begins that lists the guests. Ten labels `app` are spread over them.
+/// The beginning of the file that lists the guests. Ten labels `app` are spread over them.
 const HEAD: &str = "[defaults]\nkey-file = \"key\"\nrate = 97\nsymbols = \"symbols\"\n";
 
 /// Why the guests cannot run.

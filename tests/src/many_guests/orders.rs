@@ -1,4 +1,4 @@
-//! What the guests are told on standard input.
+//! Orders to the guests on standard input.
 
 use std::collections::BTreeMap;
 use std::io::stdin;

@@ -1,4 +1,4 @@
-//! What is printed at the end: the truth about the ticks, and what the program itself took.
+//! The report at the end: the truth about the ticks, and what the program itself took.
 
 use serde_json::{Value, json};
 

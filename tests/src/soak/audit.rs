@@ -19,7 +19,7 @@ const FILE_PREAMBLE: usize = 16;
 /// All epochs of all files.
 #[derive(Debug, Default)]
 pub struct Audit {
-    /// By recording and epoch.
+    /// The epochs by recording and epoch number.
     epochs: BTreeMap<(u64, u64), Whole>,
     pub(crate) files: u64,
     /// Epochs that came more than once, and were the same each time.
@@ -27,7 +27,7 @@ pub struct Audit {
     /// Epochs of which a file has no more than a part.
     pub(crate) partial: u64,
     pub(crate) bytes: u64,
-    /// What must not be.
+    /// The problems found.
     pub wrong: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ struct Whole {
 #[derive(Debug)]
 struct Open {
     key: (u64, u64),
-    /// How many vCPUs it has, and how many of them were read to their end.
+    /// The number of its vCPUs, and of those that were read to their end.
     vcpus: u32,
     ended: u32,
     /// The samples of the vCPU that is being read.
@@ -50,7 +50,7 @@ struct Open {
     whole: Whole,
 }
 
-/// What one recording comes to.
+/// The sums of one recording.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sum {
     pub(crate) epochs: u64,
@@ -189,7 +189,7 @@ impl Audit {
         }
     }
 
-    /// What the downloads of a recording come to, compared with what its agent counted in all;
+    /// Adds up the downloads of a recording, and compares them with what its agent counted in all;
     /// notes what is missing.
     pub fn compare(&mut self, recording: u64, agent: &Counters) -> Sum {
         let own: Vec<(u64, Whole)> = self
@@ -263,7 +263,7 @@ pub fn instance(file: &Path) -> Result<Option<u64>> {
     Ok(None)
 }
 
-/// What was counted within an epoch.
+/// The counts within an epoch.
 fn counted(share: &VcpuEpoch) -> Counters {
     share.end.counters.zip(&share.start.counters, u64::wrapping_sub)
 }

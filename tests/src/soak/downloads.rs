@@ -17,7 +17,7 @@ use super::rightful::{check, fetch, served};
 use super::speaker::{Role, Speaker};
 use super::target::Target;
 
-/// Who brings recordings home.
+/// Downloads of recordings, with all that they need.
 #[derive(Clone, Copy)]
 pub(crate) struct Downloads<'d> {
     pub(crate) program: &'d Program,
@@ -25,13 +25,13 @@ pub(crate) struct Downloads<'d> {
     /// A line to it with faults.
     pub(crate) faulty: SocketAddr,
     pub(crate) folder: &'d Path,
-    /// What was done is noted here.
+    /// The ledger in which they are noted.
     pub(crate) ledger: &'d Ledger,
-    /// Under this subject.
+    /// Their subject in the ledger.
     pub(crate) subject: &'static str,
 }
 
-/// What the agent counted in one recording, by its own word.
+/// The agent's counters of one recording.
 #[derive(Debug, Clone, Copy)]
 pub struct Counted {
     pub recording: u64,
@@ -154,7 +154,7 @@ impl Downloads<'_> {
         }
     }
 
-    /// Where the file of this name is.
+    /// The path of the file of this name.
     pub(crate) fn path(&self, file: &str) -> String {
         self.folder.join(file).display().to_string()
     }

@@ -22,7 +22,7 @@ use super::speaker::Role;
 /// The subject of those who follow events in the ledger.
 pub const EVENTS: &str = "events";
 
-/// Who follows the guest's events.
+/// A follower of the guest's events.
 pub(crate) struct Follower<'f> {
     /// The client's program and the lines to the guest.
     pub(crate) downloads: Downloads<'f>,
@@ -30,7 +30,7 @@ pub(crate) struct Follower<'f> {
     pub(crate) stop: &'f AtomicBool,
 }
 
-/// What was received of the guest's own events.
+/// The guest's own events that were received.
 #[derive(Debug, Default)]
 pub struct Followed {
     /// The last that was received, by name.
@@ -40,7 +40,7 @@ pub struct Followed {
     pub(crate) repeated: u64,
     /// Events that were not received, and of which the client said that records were evicted.
     pub(crate) evicted: u64,
-    /// What must not be.
+    /// The problems found.
     pub(crate) problems: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ pub struct Followed {
 /// its name is the number of the request times this, and the step.
 const STEPS: u64 = 4;
 
-/// Where one follower is among the events of a name.
+/// The position of one follower among the events of a name.
 #[derive(Debug, Clone, Copy)]
 struct Reached {
     place: u64,
@@ -159,7 +159,7 @@ fn after(place: u64, step: u64) -> u64 {
     if next > place { next } else { next + STEPS }
 }
 
-/// How many records the client said were evicted.
+/// The number of records that the client said were evicted.
 fn told_as_evicted(said: &str) -> u64 {
     let told = said.lines().filter_map(|line| {
         let (count, _) = line.strip_prefix("warning: ")?.split_once(" records were evicted")?;

@@ -1,4 +1,4 @@
-//! What can happen to one direction of a connection on its way.
+//! Faults of one direction of a connection.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ impl Fault {
     }
 }
 
-/// What a line does next.
+/// The next action of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     Pass(Vec<u8>),
@@ -139,7 +139,7 @@ impl Direction {
         self.happened
     }
 
-    /// What becomes of these bytes.
+    /// Passes these bytes on, or does with them what the fault says.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<Step> {
         match self.fault {
             Fault::None => vec![Step::Pass(bytes.into())],

@@ -16,13 +16,13 @@ pub(crate) struct Guest {
     stdin: Option<ChildStdin>,
     /// Kept, so that the guest can print.
     stdout: BufReader<ChildStdout>,
-    /// Where its agent listens, and the keys.
+    /// The address of its agent, and the keys.
     pub(crate) target: Target,
-    /// Where its own service listens, if it has one.
+    /// The address of its own service, if it has one.
     pub(crate) service: Option<SocketAddr>,
 }
 
-/// What the system says of a process.
+/// A process's use of the machine, as the system tells it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Footprint {
     /// Memory in use, in KiB.
@@ -30,7 +30,7 @@ pub(crate) struct Footprint {
     pub(crate) descriptors: usize,
     /// CPU time of the agent's own thread, in ns.
     pub(crate) agent_cpu_ns: u64,
-    /// How long the agent's own thread was ready while others ran, in ns.
+    /// The time for which the agent's own thread was ready while others ran, in ns.
     pub(crate) agent_waited_ns: u64,
 }
 
@@ -119,7 +119,7 @@ impl Guest {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// What it takes of the machine; zeros where the system does not say.
+    /// Its use of the machine; zeros where the system does not say.
     pub(crate) fn footprint(&self) -> Footprint {
         let folder = format!("/proc/{}", self.child.id());
         let status = fs::read_to_string(format!("{folder}/status")).unwrap_or_default();

@@ -20,7 +20,7 @@ pub(crate) struct Keeper<'k> {
     pub(crate) place: &'k Mutex<()>,
     /// Set when the last recording is to end.
     pub(crate) stop: &'k AtomicBool,
-    /// How long each recording goes on.
+    /// The length of each recording.
     pub(crate) shift: Duration,
 }
 

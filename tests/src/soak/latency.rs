@@ -21,7 +21,7 @@ const NOTES: usize = 128;
 #[derive(Debug, Default)]
 pub struct Latencies(Mutex<Vec<(u32, Phase, u32)>>);
 
-/// What most, nearly all and all answers took.
+/// Percentiles of the answer times, in µs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Spread {
     pub(crate) requests: usize,

@@ -1,4 +1,4 @@
-//! What was tried, and what became of it.
+//! The numbers of tries and of their outcomes.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -10,8 +10,8 @@ use unikprof_proto::frame::Message;
 use unikprof_proto::preamble;
 use unikprof_test_kit::frames::{Frame, encoded, read_once, take_frame};
 
-/// Longer than the agent waits for anything but a silent session, and than a busy machine keeps it
-/// from its processor.
+/// A time longer than the agent waits for anything but a silent session, and than a busy machine
+/// keeps it from its processor.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(50);
 
 /// An open connection.
@@ -21,7 +21,7 @@ pub struct Line {
     received: Vec<u8>,
 }
 
-/// How a conversation ended, or that it did not.
+/// The outcome of a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The agent closed it.
@@ -32,7 +32,7 @@ pub enum End {
     Refused(u32),
     /// Nothing came for longer than the patience.
     Silent,
-    /// What came is nothing that an agent sends.
+    /// The bytes received are nothing that an agent sends.
     Nonsense,
     /// No connection was made at all.
     Unreachable,
@@ -50,12 +50,12 @@ impl Line {
         Ok(Line { stream, received: Vec::new() })
     }
 
-    /// How long reads wait.
+    /// Sets the time that reads wait.
     pub(crate) fn wait_for(&self, patience: Duration) -> io::Result<()> {
         self.stream.set_read_timeout(Some(patience))
     }
 
-    /// How long writes wait.
+    /// Sets the time that writes wait.
     pub(crate) fn insist_for(&self, patience: Duration) -> io::Result<()> {
         self.stream.set_write_timeout(Some(patience))
     }
@@ -143,7 +143,7 @@ pub(super) fn answer<'f, M: Message<'f>>(frame: &'f Frame) -> Result<M, End> {
     }
 }
 
-/// What an error of the stream means.
+/// The meaning of an error of the stream.
 impl From<io::Error> for End {
     fn from(error: io::Error) -> End {
         match error.kind() {

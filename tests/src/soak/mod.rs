@@ -41,16 +41,16 @@ use run::{Plan, run};
 #[derive(Debug, Parser)]
 #[command(name = "soak")]
 struct Arguments {
-    /// How long
+    /// Duration in minutes
     #[arg(long, default_value_t = 60.0)]
     minutes: f64,
-    /// What all chance follows from
+    /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// The guest asks for no key
     #[arg(long)]
     open: bool,
-    /// Where downloads go; they are left there. A folder of the system's for such things otherwise
+    /// Folder for downloads, which are left there; a temporary one of the system if omitted
     #[arg(long)]
     folder: Option<PathBuf>,
 }

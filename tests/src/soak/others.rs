@@ -16,10 +16,10 @@ use super::speaker::Role;
 
 pub const OTHERS: &str = "others";
 
-/// So many beside the one that is always on; the agent holds one more than that.
+/// The maximum number beside the one that is always on; the agent holds one more than that.
 const MOST: usize = 3;
 
-/// Who has recordings beside the one that is always on.
+/// A client with recordings beside the one that is always on.
 pub(crate) struct Others<'o> {
     pub(crate) downloads: Downloads<'o>,
     /// Taken while the agent is asked for more than it holds, so that the other one is not in its
@@ -40,13 +40,13 @@ struct Other {
     ends: bool,
 }
 
-/// What the others came to.
+/// The results of the others.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
-    /// Those that were stopped.
+    /// Recordings that were stopped.
     pub(crate) counted: Vec<Counted>,
     pub(crate) discarded: u64,
-    /// What must not be.
+    /// The problems found.
     pub(crate) problems: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What happens to the guest at a time.
+//! The phases of a soak.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -12,7 +12,7 @@ pub enum Phase {
     Attack,
 }
 
-/// In the order of a cycle.
+/// The phases in the order of a cycle.
 pub(crate) const PHASES: [Phase; 3] = [Phase::Quiet, Phase::Elsewhere, Phase::Attack];
 
 /// The current phase, for all threads.

@@ -29,11 +29,11 @@ pub(crate) struct Finished {
     pub(crate) words: String,
     /// `None` where a signal ended it.
     pub(crate) code: Option<i32>,
-    /// What it printed beside its results.
+    /// Its standard error.
     pub(crate) said: String,
 }
 
-/// Longer than any client of a soak takes.
+/// A time longer than any client of a soak takes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Program {

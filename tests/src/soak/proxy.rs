@@ -15,7 +15,7 @@ use super::random::Random;
 
 pub const FAULTS: &str = "faults";
 
-/// How often a thread looks whether its connection is over.
+/// The interval at which a thread looks whether its connection is over.
 const SLICE: Duration = Duration::from_millis(50);
 
 /// Forwards connections on loopback. It ends when the value is dropped.
@@ -29,7 +29,7 @@ struct Shared {
     keyed: bool,
     ledger: Arc<Ledger>,
     stop: AtomicBool,
-    /// Where the next cut is.
+    /// The number of cuts until now; modulo [`PLACES`], the place of the next one.
     place: AtomicU64,
 }
 
@@ -60,7 +60,7 @@ impl FaultyLine {
         Ok(FaultyLine { address, shared })
     }
 
-    /// How many cuts there were, each one byte further than the one before.
+    /// The number of cuts, each one byte further than the one before until [`PLACES`].
     pub(crate) fn cuts(&self) -> u64 {
         self.shared.place.load(Ordering::Relaxed)
     }

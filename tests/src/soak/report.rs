@@ -1,4 +1,4 @@
-//! What a soak has seen, as Markdown.
+//! The report of a soak, as Markdown.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -180,7 +180,7 @@ impl Outcome {
     }
 }
 
-/// What recordings came to, each of which was compared.
+/// The sums of recordings, each of which was compared.
 fn sum(f: &mut Formatter<'_>, what: &str, recordings: &[(u64, Sum)]) -> fmt::Result {
     let mut sum = Sum::default();
     for (_, of) in recordings {

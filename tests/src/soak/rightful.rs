@@ -19,7 +19,7 @@ use super::target::Target;
 
 pub const CLIENTS: &str = "clients";
 
-/// How often somebody who was turned away comes again.
+/// The most tries of a client that is turned away.
 const TRIES: u32 = 600;
 const AGAIN: Duration = Duration::from_millis(50);
 
@@ -44,7 +44,7 @@ pub(crate) fn served<T>(
     bail!("{what}, in all of {tries} tries; the last was {last:?}")
 }
 
-/// What the recorder is at.
+/// The recorder's state.
 #[derive(Debug)]
 pub struct Checked {
     pub agent: Status,
@@ -59,7 +59,7 @@ pub(crate) struct Recorded {
     pub(crate) counters: Counters,
     /// The first of its epochs that waits.
     pub(crate) first_epoch: u64,
-    /// How many wait.
+    /// The number of waiting epochs.
     pub(crate) epochs: u32,
 }
 
@@ -94,7 +94,7 @@ pub fn check(speaker: &mut Speaker) -> Result<Checked, End> {
     Ok(checked)
 }
 
-/// How long a rightful client took to be answered, by phase.
+/// The times until a rightful client was answered, by phase.
 #[derive(Debug, Default)]
 pub struct Entries(Mutex<Vec<(Phase, Duration)>>);
 
@@ -118,7 +118,7 @@ impl Entries {
         Ok(())
     }
 
-    /// How many got in during a phase, how long half of them took, and the longest.
+    /// The number of clients that got in during a phase, their median time, and the longest.
     pub fn of(&self, phase: Phase) -> (usize, Duration, Duration) {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut took: Vec<Duration> =

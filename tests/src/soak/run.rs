@@ -27,47 +27,47 @@ use super::target::{Keys, Target};
 
 pub const PEERS: &str = "peers";
 
-/// What a soak is to do.
+/// The plan of a soak.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub duration: Duration,
-    /// What all chance follows from.
+    /// The seed of all random choices.
     pub seed: u64,
     pub keyed: bool,
     pub guest: PathBuf,
     pub client: PathBuf,
-    /// Where downloads go; a folder that exists.
+    /// The folder for downloads, which exists.
     pub folder: PathBuf,
 }
 
-/// What a soak has seen.
+/// The results of a soak.
 #[derive(Debug)]
 pub struct Outcome {
     pub(crate) plan: Plan,
     /// Once a minute, or more often where it is short; the last one when everybody had left.
     pub samples: Vec<Sample>,
     pub latencies: Latencies,
-    /// How fast a rightful client gets in.
+    /// The times until a rightful client gets in.
     pub entries: Entries,
     pub ledger: Arc<Ledger>,
     pub(crate) audit: Audit,
-    /// What each always-on recording came to.
+    /// The sums of each always-on recording.
     pub recordings: Vec<(u64, Sum)>,
-    /// What each of the other recordings came to, those that were thrown away left out.
+    /// The sums of each other recording, those that were thrown away left out.
     pub others: Vec<(u64, Sum)>,
     pub(crate) discarded: u64,
     pub followed: Followed,
     /// Requests to the guest's own service.
     pub(crate) requests: u64,
-    /// How many cuts there were, each a byte further than the one before.
+    /// The number of cuts; see [`FaultyLine::cuts`].
     pub(crate) cuts: u64,
-    /// What must not be.
+    /// The problems found.
     pub problems: Vec<String>,
 }
 
-/// How many hostile peers there are at a time.
+/// The number of hostile peers at a time.
 const HOSTILE: u64 = 5;
-/// How many rightful clients come and go at a time.
+/// The number of rightful clients that come and go at a time.
 const COMERS: u64 = 2;
 /// The longest phase.
 const PHASE: Duration = Duration::from_secs(15);
@@ -148,8 +148,8 @@ pub fn run(plan: Plan) -> Result<Outcome> {
     })
 }
 
-/// What the guest has more of at the end than before, where it should not: memory since the first
-/// quarter, by when all of it was used once, and descriptors since the start.
+/// Problems with growth of the guest: memory since the first quarter, by when all of it was used
+/// once, descriptors since the start, and sessions that are left at the end.
 fn growth(samples: &[Sample]) -> Vec<String> {
     /// The guest's own service keeps documents, whose sizes differ.
     const MEMORY_KIB: u64 = 2_048;
@@ -189,7 +189,7 @@ fn calm(guest: &Guest, at: Duration) -> Result<Sample> {
     }
 }
 
-/// What the threads came to.
+/// The results of the threads.
 struct Seen {
     samples: Vec<Sample>,
     counted: Vec<Counted>,
@@ -209,9 +209,9 @@ struct Soak<'s> {
     duration: Duration,
     phases: Phases,
     overheard: Overheard,
-    /// For all that is rightful.
+    /// Stops all that is rightful.
     stop: AtomicBool,
-    /// For hostile peers: they leave first.
+    /// Stops hostile peers: they leave first.
     peers_stop: AtomicBool,
     latencies: Latencies,
     entries: Entries,
@@ -373,7 +373,7 @@ impl Soak<'_> {
         }
     }
 
-    /// What a thread came to; its failure is a problem.
+    /// The result of a thread; its failure is a problem.
     fn join<T, E: std::fmt::Display>(
         &self,
         who: &str,

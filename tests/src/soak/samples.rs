@@ -1,4 +1,4 @@
-//! What is looked at once a minute.
+//! The sample that is taken once a minute.
 
 use anyhow::Result;
 use std::fmt::{self, Display, Formatter};
@@ -17,9 +17,9 @@ const VCPUS: u32 = 2;
 /// The guest at one moment.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
-    /// Since the soak began.
+    /// The time since the soak began.
     pub(crate) at: Duration,
-    /// What the system says.
+    /// The guest process's use of the machine.
     pub(crate) footprint: Footprint,
     pub peers: Peers,
     /// The agent's own network work, in ns.
@@ -39,7 +39,7 @@ pub struct Sample {
     pub(crate) sessions: u32,
 }
 
-/// What rings hold, in records.
+/// The records in rings.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RingState {
     pub(crate) held: u64,

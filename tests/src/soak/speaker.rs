@@ -10,7 +10,7 @@ use super::keyed::{self, KeyedLine};
 use super::line::{End, Line, last_of};
 use super::target::Target;
 
-/// Which key to bring where one is asked for.
+/// The role whose key is brought where one is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     View,

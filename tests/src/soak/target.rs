@@ -11,7 +11,7 @@ use unikprof_test_kit::noise::key_id;
 
 use super::random::Random;
 
-/// Where an agent listens, and what it asks for.
+/// An agent's address, and its keys.
 #[derive(Debug, Clone)]
 pub struct Target {
     pub address: SocketAddr,
@@ -67,12 +67,12 @@ impl Keys {
 }
 
 impl TestKey {
-    /// As both sides name it in the clear.
+    /// The key's id, by which both sides name it in the clear.
     pub fn id(&self) -> [u8; KEY_ID] {
         key_id(&self.0)
     }
 
-    /// As files hold it.
+    /// The key as files hold it.
     pub(crate) fn text(&self) -> String {
         let mut text = String::from("unikprof-key-1:");
         for byte in self.0 {

@@ -1,4 +1,4 @@
-//! What a stack costs the guest: xenctx in dom0 pauses it, unikprof samples inside it.
+//! The cost of a stack for the guest: xenctx in dom0 pauses it, unikprof samples inside it.
 
 use anyhow::{Result, bail};
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use crate::guest_statistics::GuestStatistics;
 /// Stacks by frame pointers, which is what both take.
 const XENCTX: &str = "xenctx -f $ID 0";
 
-/// Who takes stacks.
+/// The program that takes stacks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Load {
     Nobody,
@@ -18,7 +18,7 @@ enum Load {
     Unikprof { rate_hz: f64 },
 }
 
-/// What one turn of a load has shown.
+/// The results of one turn of a load.
 struct Turn {
     requests_per_s: f64,
     stacks_per_s: f64,
@@ -53,7 +53,7 @@ pub(super) fn measure(rounds: u32, turn: Duration) -> Result<String> {
     Ok(table(&loads, &turns, cycles_per_second as f64))
 }
 
-/// How many stacks a second xenctx takes, one after the other.
+/// The number of stacks that xenctx takes a second, one after the other.
 fn xenctx_rate(rig: &Rig) -> Result<f64> {
     let text = rig.dom0(XENCTX)?;
     if !text.contains("rip:") && !text.contains("Call Trace") {

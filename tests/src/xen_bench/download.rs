@@ -13,12 +13,12 @@ use unikprof_profile::recording::{Reading, Recording};
 use super::rig::{Rig, fetch};
 
 const STACKS: usize = 10_000;
-/// So many samples of the demo load have that many stacks.
+/// The number of samples of the demo load that have so many stacks.
 const SAMPLES: u64 = 45_000;
 const RATE_HZ: f64 = 9_973.0;
 const REPETITIONS: usize = 5;
 const WORK: &str = "load=100 echo=7";
-/// What is sent through the echo service.
+/// The bytes sent through the echo service.
 const ECHOED: usize = 4 << 20;
 
 /// The table: a guest that is open and one with a key, one after the other.

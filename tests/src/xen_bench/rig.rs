@@ -106,7 +106,7 @@ impl Rig {
         Ok(Recording::open(&path, Reading::Strict)?)
     }
 
-    /// Where recordings are put; each takes the place of the one before.
+    /// The file for recordings; each takes the place of the one before.
     pub(super) fn recording_path(&self) -> PathBuf {
         self.folder.join("bench.unikprof")
     }
@@ -144,7 +144,7 @@ pub(super) struct Mean {
 }
 
 impl Mean {
-    /// Of at least two values.
+    /// The mean of at least two values.
     pub(super) fn of(values: &[f64]) -> Mean {
         /// Student's t, two-sided 95 %, for 1 to 10 degrees of freedom.
         const T: [f64; 10] =

@@ -10,7 +10,7 @@ use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SectionKind};
 
 use crate::lab::build_xen_guest;
 
-/// Whose code a symbol is: the first of these that its name holds.
+/// The owners of code, by a part of a symbol's name: the first that the name holds.
 const OWNERS: [(&str, &str); 9] = [
     ("unikprof_agent", "agent"),
     ("curve25519_dalek", "curve25519-dalek"),
@@ -23,7 +23,7 @@ const OWNERS: [(&str, &str); 9] = [
     ("xen_guest", "guest"),
 ];
 
-/// What an image is made of.
+/// The sizes of an image's parts.
 #[derive(Debug, Default)]
 pub struct Sizes {
     /// Code, constants and the tables for unwinding.

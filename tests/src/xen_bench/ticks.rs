@@ -27,8 +27,8 @@ impl Parts {
         })
     }
 
-    /// What is neither the sampler's nor a hypercall's: the entry, the demultiplexing, the guest's
-    /// own.
+    /// The cycles that are neither the sampler's nor a hypercall's: the entry, the demultiplexing,
+    /// the guest's own.
     fn rest(&self) -> f64 {
         self.upcall - self.sampler - self.calls
     }

@@ -63,7 +63,7 @@ pub(super) fn measure(rounds: u32, turn: Duration) -> Result<String> {
     Ok(table)
 }
 
-/// What a tick takes, in ns of running time.
+/// The running time of a tick, in ns.
 fn tick_ns(lab: &Lab, name: &str, turn: Duration) -> Result<f64> {
     let session = || -> Result<Session> {
         let address = profiler_address(lab, name)?;

@@ -94,7 +94,7 @@ fn every_reference_leads_somewhere() {
     assert_eq!(broken, [""; 0]);
 }
 
-/// Nobody searches for long.
+/// Guards against pages in which a reader searches for long.
 #[test]
 fn documents_are_short() {
     let words = |page: &Path| fs::read_to_string(page).unwrap().split_whitespace().count();

@@ -30,7 +30,7 @@ const VCPUS: usize = 2;
 const MS: u64 = 1_000_000;
 const CODE: u64 = 0x40_0000;
 
-/// What a vCPU does.
+/// The state of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Does {
     Run,
@@ -380,7 +380,7 @@ fn told(profile: &Profile) -> ByVcpu {
     profile.vcpus().iter().map(of).collect()
 }
 
-/// What a window of a recording counts.
+/// The counts of a window of a recording.
 fn counts(recording: &Recording, window: Window, inside: Option<&str>) -> ByVcpu {
     let (timeline, of) = (recording.timeline.as_ref().unwrap(), recording.span.unwrap());
     let part = timeline.profile(&recording.profile, &of, window, inside.map(SpanFilter::named));

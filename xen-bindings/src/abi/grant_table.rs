@@ -87,7 +87,7 @@ pub struct CopyPlace {
     pub frame: u64,
     /// `DOMID_SELF`.
     pub domain: u16,
-    /// In bytes, from the frame's start.
+    /// Offset from the frame's start, bytes.
     pub offset: u16,
 }
 layout!(CopyPlace, size 16, frame @ 0, domain @ 8, offset @ 10);
@@ -96,9 +96,9 @@ layout!(CopyPlace, size 16, frame @ 0, domain @ 8, offset @ 10);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Copy {
-    /// From here.
+    /// The place to copy from.
     pub source: CopyPlace,
-    /// To here.
+    /// The place to copy to.
     pub destination: CopyPlace,
     /// Bytes, inside one frame on both sides.
     pub length: u16,

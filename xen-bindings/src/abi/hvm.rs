@@ -14,7 +14,7 @@ pub mod op {
 
 /// Parameter numbers (`HVM_PARAM_*`).
 pub mod param {
-    /// How event channel notifications reach vCPU 0 (for a vector: every vCPU).
+    /// The delivery of event channel notifications to vCPU 0 (for a vector: to every vCPU).
     pub const CALLBACK_IRQ: u32 = 0;
     /// Frame of the xenstore ring.
     pub const STORE_PFN: u32 = 1;
@@ -29,7 +29,7 @@ pub mod param {
 /// `HVM_PARAM_CALLBACK_TYPE_VECTOR`: bits 63..56 of the callback parameter; bits 7..0 are the
 /// vector.
 pub const CALLBACK_TYPE_VECTOR: u64 = 2;
-/// Where the type lies in the callback parameter.
+/// First bit of the type in the callback parameter.
 pub const CALLBACK_TYPE_SHIFT: u32 = 56;
 
 /// `struct xen_hvm_param`.

@@ -25,7 +25,7 @@ pub struct AddToPhysmap {
     pub size: u16,
     /// One of [`space`].
     pub space: u32,
-    /// Which page of the space.
+    /// Index of the page in the space.
     pub index: u64,
     /// Guest frame at which it shall appear.
     pub frame: u64,

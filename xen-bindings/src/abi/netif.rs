@@ -44,7 +44,7 @@ pub const RSP_NULL: i16 = 1;
 pub struct TxRequest {
     /// Grant of the page.
     pub grant: u32,
-    /// Where in the page the frame begins.
+    /// Offset of the frame in the page.
     pub offset: u16,
     /// [`tx`].
     pub flags: u16,
@@ -85,7 +85,7 @@ layout!(RxRequest, size 8, id @ 0, grant @ 4);
 pub struct RxResponse {
     /// The id of the request.
     pub id: u16,
-    /// Where in the page the packet begins.
+    /// Offset of the packet in the page.
     pub offset: u16,
     /// [`rx`].
     pub flags: u16,

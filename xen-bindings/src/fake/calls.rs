@@ -57,7 +57,7 @@ unsafe fn argument<'a, T>(address: u64) -> Result<&'a mut T, Errno> {
 
 impl FakeXen {
     fn set_timer(&self, system_time_ns: u64) {
-        /// What is further ahead, or beyond the sign, fires after `WRAPPED_NS`.
+        /// Timers further ahead, or beyond the sign, fire after `WRAPPED_NS`.
         const FARTHEST_NS: u64 = 1 << 50;
         const WRAPPED_NS: u64 = 50_000_000;
         let mut state = self.state();
@@ -287,8 +287,8 @@ impl FakeXen {
         self.advance(wake_ns.unwrap_or(now).saturating_sub(now));
     }
 
-    /// What a restore or migration leaves: plain memory, no ports, no grants, no registered areas,
-    /// no timers, a clock with another origin and vCPUs that have not run yet.
+    /// Resets the domain as a restore or migration does: plain memory, no ports, no grants, no
+    /// registered areas, no timers, a clock with another origin and vCPUs that have not run yet.
     fn become_new_domain(&self) {
         let mut state = self.state();
         state.ports.clear();

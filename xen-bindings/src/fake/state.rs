@@ -1,4 +1,4 @@
-//! What the fake hypervisor knows of its domain.
+//! The state of the fake hypervisor and its domain.
 
 use core::sync::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ pub(super) struct State {
 pub(super) struct Vcpu {
     pub(super) info: Option<&'static VcpuInfo>,
     pub(super) runstate: Option<&'static vcpu::RunstateInfo>,
-    /// When its runstate began to be counted.
+    /// System time from which its runstate is counted.
     pub(super) made_ns: u64,
     pub(super) stolen_ns: u64,
     pub(super) blocked_ns: u64,

@@ -15,7 +15,7 @@ use crate::hypercall::Hypercall;
 const MTU: usize = 1514;
 const _: () = assert!(MTU <= MAX_FRAME);
 
-/// Where frames lie while smoltcp looks at them, out of the backend's reach.
+/// Copies of the frames that smoltcp looks at, out of the backend's reach.
 pub(super) struct Scratch {
     rx: [u8; MAX_FRAME],
     tx: [u8; MAX_FRAME],

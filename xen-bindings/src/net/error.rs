@@ -1,4 +1,4 @@
-//! What can go wrong with a network device.
+//! The errors of a network device.
 
 use core::fmt;
 
@@ -50,9 +50,9 @@ pub enum NetError {
     },
     /// The backend claims a received frame that leaves its page.
     PastPage {
-        /// Where it would begin.
+        /// Offset of its start.
         offset: u16,
-        /// How long it would be, bytes.
+        /// Its length, bytes.
         len: u16,
     },
 }

@@ -13,7 +13,7 @@ use crate::hypercall::Hypercall;
 use crate::xenbus::{self, XenbusState};
 use crate::xenstore::{Path, Store, Tree, WatchId};
 
-/// How long to wait for each step of the backend.
+/// The time to wait for each step of the backend.
 const TIMEOUT_NS: u64 = 10_000_000_000;
 /// The watch used while waiting.
 const WATCH: WatchId = WatchId::new(63).unwrap();

@@ -23,7 +23,7 @@ const RX: usize = 8;
 type TestNet = Netfront<'static, &'static FakeXen, 1, TX, RX>;
 type TestStore = Store<PolledChannel<'static, &'static FakeXen>>;
 
-/// What lives longer than a device.
+/// The parts that outlive a device.
 struct Machine {
     xen: FakeXen,
     daemon: FakeStore,

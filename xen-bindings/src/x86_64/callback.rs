@@ -1,4 +1,4 @@
-//! How upcalls reach a PVH or HVM guest: as interrupts with a vector.
+//! Delivery of upcalls to a PVH or HVM guest as interrupts with a vector.
 
 use crate::abi::hvm::{self as abi, CALLBACK_TYPE_SHIFT, CALLBACK_TYPE_VECTOR};
 use crate::errno::Errno;

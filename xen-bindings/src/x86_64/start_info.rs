@@ -59,7 +59,7 @@ pub struct Module {
     pub start: u64,
     /// Bytes.
     pub len: u64,
-    /// Where its command line lies; zero: none.
+    /// Guest-physical address of its command line; zero: none.
     pub command_line: u64,
 }
 

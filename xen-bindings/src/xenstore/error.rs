@@ -1,4 +1,4 @@
-//! What can go wrong with xenstore.
+//! The errors of xenstore.
 
 use core::fmt;
 

@@ -52,7 +52,7 @@ pub(super) struct Incoming {
     abandoned: [u32; MAX_ABANDONED],
 }
 
-/// Where the body goes.
+/// The destination of a body.
 #[derive(Debug)]
 enum Body {
     /// To the caller's buffer.
@@ -177,7 +177,7 @@ impl Incoming {
     }
 }
 
-/// Where the body of an answer goes, if the answer fits its request.
+/// The destination of an answer's body, if the answer fits its request.
 fn answer(header: Header, request: Expected) -> Result<Body, ProtocolError> {
     if header.transaction_id != request.transaction_id {
         return Err(ProtocolError::WrongTransaction { got: header.transaction_id });

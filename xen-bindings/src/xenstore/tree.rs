@@ -1,4 +1,4 @@
-//! What can be done with the tree, inside a transaction and outside.
+//! Operations on the tree, inside a transaction and outside.
 
 use super::{Store, StoreError};
 use crate::abi::xs_wire::{ABSOLUTE_PATH_MAX, message};

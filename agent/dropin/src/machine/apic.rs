@@ -38,7 +38,7 @@ const DIVIDE_BY_1: u32 = 0xb;
 /// The timer's unit, divided by 1 (`APIC_BUS_CYCLE_NS` in Xen).
 const COUNT_NS: u64 = 10;
 
-/// How the registers are reached.
+/// The access to the registers.
 #[derive(Clone, Copy)]
 enum Registers {
     Page(NonNull<u8>),

@@ -104,7 +104,7 @@ impl<R: Fn(u64) -> Option<u64>> PageTables<R> {
     }
 }
 
-/// Where Xen copies pages of the tables to be read, one for each level.
+/// Copies of the table pages, made by Xen to be read here; one for each level.
 static COPIED: [PageMemory; 4] = [const { PageMemory::new() }; 4];
 /// The value that the copy is tried with.
 const PATTERN: u64 = 0x756e_696b_7072_6f66;
@@ -384,8 +384,8 @@ mod tests {
         }
     }
 
-    /// Why a crash waits until another vCPU has closed its window: while the tables are filled
-    /// anew, it is closed.
+    /// A window is closed while its tables are filled anew. Therefore a crash waits until another
+    /// vCPU has closed its window.
     #[test]
     fn a_window_that_is_opened_anew_is_closed_meanwhile() {
         const RING: u64 = 0xfeff_c000;

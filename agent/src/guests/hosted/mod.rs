@@ -67,7 +67,7 @@ const VCPUS: u32 = 16;
 /// The configuration of a hosted guest's agent.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Which clients are served.
+    /// The clients that are served.
     pub access: Access<'static>,
     /// The maximum number of threads registered at a time. The memory is divided evenly between
     /// them.

@@ -63,7 +63,7 @@ struct VcpuCells {
 #[derive(Debug)]
 struct ThreadState {
     thread: Option<Thread>,
-    /// How long the vCPU had no thread before this one or the last one.
+    /// The time that the vCPU had no thread before this one or the last one.
     offline_ns: u64,
     /// When the last thread left.
     since_ns: u64,
@@ -214,7 +214,7 @@ impl Hosted {
         self.cells.get(self.vcpu()? as usize)
     }
 
-    /// How long the vCPU of these cells has run and waited for a processor. Called in its thread.
+    /// The running time of these cells' vCPU and its waits for a processor. Called in its thread.
     fn own_times(&self, cells: &VcpuCells) -> (u64, u64) {
         let ran_ns = read_clock(libc::CLOCK_THREAD_CPUTIME_ID);
         let waited = waited_by(cells.statistics.load(Ordering::Relaxed));
@@ -231,8 +231,8 @@ impl Hosted {
         cells.times(ran_ns, waited.map(|waited| waited.ns))
     }
 
-    /// How long a vCPU, whose thread is not the calling one, has not been blocked, in time that it
-    /// was online, and the clock before that was read.
+    /// The online time in which a vCPU, whose thread is not the calling one, was not blocked, and
+    /// the clock read before it.
     ///
     /// The kernel counts a wait for a processor when it ends, so nothing tells how much of the time
     /// since the thread last ran it was blocked while it waits for a processor.
@@ -421,14 +421,14 @@ enum Look {
     Unknown,
 }
 
-/// How long a thread waited for a processor, and how often it has got one.
+/// The time that a thread waited for a processor, and the number of times that it got one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Waited {
     ns: u64,
     times: u64,
 }
 
-/// How long a thread of this process waited for a processor, from the scheduler's statistics;
+/// The time that a thread of this process waited for a processor, from the scheduler's statistics;
 /// `None` if the kernel keeps none.
 fn waited(thread: pid_t) -> Option<Waited> {
     waited_in(&std::fs::read(statistics_path(thread)).ok()?)

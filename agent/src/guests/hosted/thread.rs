@@ -184,12 +184,12 @@ fn outermost_frame(code: &CodeMap, stack: &Range<u64>, registers: &Registers) ->
     stack.start..end.unwrap_or(stack.end)
 }
 
-/// For calls that return an error number.
+/// Checks the result of a call that returns an error number.
 fn check(call: &'static str, error: c_int) -> Result<(), Error> {
     if error == 0 { Ok(()) } else { Err(Error::System(call, io::Error::from_raw_os_error(error))) }
 }
 
-/// For calls that set `errno`.
+/// Checks the result of a call that sets `errno`.
 pub(super) fn check_errno(call: &'static str, result: c_int) -> Result<(), Error> {
     if result == 0 { Ok(()) } else { Err(Error::System(call, io::Error::last_os_error())) }
 }

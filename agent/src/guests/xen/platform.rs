@@ -28,9 +28,9 @@ pub struct Hooks {
     pub areas: fn(u32) -> Option<VcpuAreas>,
     /// The bounds of the stack that contains a stack pointer; see [`Platform::stack_bounds`].
     pub stack_bounds: fn(u64) -> Option<Range<u64>>,
-    /// Where a walk continues at the end of a chain of frames, given its stack and frame pointers;
-    /// see [`Platform::continuation`]. `|_, _| None` in a guest whose handlers are not interrupted
-    /// and that has no coroutines.
+    /// Returns where a walk continues at the end of a chain of frames, given its stack and frame
+    /// pointers; see [`Platform::continuation`]. `|_, _| None` in a guest whose handlers are not
+    /// interrupted and that has no coroutines.
     pub continuation: fn(u64, u64) -> Option<Continuation>,
     /// The bounds of the readable code around a pc, usually the image's text; see
     /// [`Platform::code_bounds`].

@@ -9,7 +9,7 @@ use crate::agent::Agent;
 use crate::ground::platform::{Platform, Registers};
 use crate::ground::sync::{AtomicU64, Ordering};
 
-/// Which side arms the timer.
+/// The side that arms the timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TickSource {
     /// [`Ticks`] arms the timers and gets every VIRQ_TIMER.
@@ -33,7 +33,7 @@ pub struct Ticks<'a, 'm, H, const VCPUS: usize = 32> {
 struct Deadlines {
     /// On the platform's monotonic clock, which continues over a restore.
     guest_ns: AtomicU64,
-    /// In system time.
+    /// The sampler's deadline, in system time.
     sampler_ns: AtomicU64,
     /// The time that the timer is armed for, in system time.
     armed_ns: AtomicU64,
@@ -67,7 +67,7 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
         self.agent
     }
 
-    /// Which side arms the timer.
+    /// The side that arms the timer.
     pub fn source(&self) -> TickSource {
         self.source
     }

@@ -25,7 +25,7 @@ const BLOCK_SHIFT: u32 = 4;
 /// The maximum number of blocks that a table is divided into.
 const BLOCKS: u32 = 4096;
 
-/// How much of a ring is written.
+/// The part of a ring that is written.
 #[derive(Clone, Copy)]
 pub(super) enum Extent {
     /// Its newest parts: at least up to this many bytes, then up to one with a stack or twice as

@@ -148,7 +148,7 @@ impl Recording {
         self.settings.flags & start_flag::KEEP_NEWEST != 0
     }
 
-    /// How often counts were folded.
+    /// The number of folds of counts and moves of stacks.
     pub(crate) fn folds(&self) -> u64 {
         self.folds
     }

@@ -47,7 +47,7 @@ const OUTPUT: usize = 4096;
 /// them, or than this: one that breaks again and again, or is very slow, brings some each time.
 const SHORTEST_RUN: usize = 512;
 
-/// Where a frame begins in the output; a record's header may come before it.
+/// Start of a frame in the output; a record's header may come before it.
 const FRAME: usize = RECORD_HEADER;
 
 /// A connection that has not shown a valid preamble, or a key if one is required, is closed after 2
@@ -112,7 +112,7 @@ pub(crate) struct Session {
     input_length: usize,
     output_start: usize,
     output_end: usize,
-    /// How many bytes the connection has carried to the client.
+    /// The number of bytes that the connection has carried to the client.
     carried: usize,
     input: [u8; HEADER + MAX_REQUEST],
     output: [u8; FRAME + OUTPUT + TAG],

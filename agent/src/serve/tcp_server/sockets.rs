@@ -28,7 +28,7 @@ const WAITING_NS: u64 = 1_000_000_000;
 const LINGER_NS: u64 = 2_000_000_000;
 /// A reset that cannot be sent is dropped after 1 s.
 const RESET_NS: u64 = 1_000_000_000;
-/// How often one socket is read and written in a row.
+/// The most times that a poll reads and writes one socket in a row.
 const TURNS: usize = 4;
 
 /// The buffers of [`TcpSockets`]: 2 KiB for receiving and `SEND` bytes for sending for each socket.

@@ -1,5 +1,5 @@
-//! What differs between processors in a walk. The walk is generic over [`Architecture`]; guests use
-//! [`Native`], and the tests walk stacks of both, the fuzz target too.
+//! The differences between processors in a walk. The walk is generic over [`Architecture`]; guests
+//! use [`Native`], and the tests walk stacks of both, the fuzz target too.
 
 use unikprof_proto::caller_table::Rule;
 
@@ -36,8 +36,8 @@ pub(super) trait Architecture: Copy {
     /// The link register of a frame.
     type Link: Link;
 
-    /// Where a frame with this canonical frame address keeps its return address; `None` if the rule
-    /// names no place.
+    /// The place of the return address of a frame with this canonical frame address; `None` if the
+    /// rule names none.
     fn return_address(rule: Rule, cfa: u64) -> Option<ReturnAddress>;
 
     /// The address that a saved return address leads to.
@@ -51,7 +51,7 @@ pub(super) trait Architecture: Copy {
     fn rule_of_bytes(bytes: [u8; 5]) -> Rule;
 }
 
-/// Where a return address is.
+/// The place of a return address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReturnAddress {
     /// Saved at this address.

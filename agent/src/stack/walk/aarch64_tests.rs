@@ -55,7 +55,7 @@ fn the_caller_of_a_leaf_is_in_the_link_register() {
     }
 }
 
-/// What a function's last call left in the link register is no caller.
+/// The value that a function's last call left in the link register is no caller.
 #[test]
 fn a_stale_link_register_is_not_followed() {
     let stale = LEAF.with_lr(CODE + 0x900);
@@ -153,7 +153,7 @@ fn a_thread_that_seems_to_return_to_its_own_function_is_complete() {
     }
 }
 
-/// If a rule leads nowhere, the frame pointer is followed instead.
+/// The frame pointer is followed where a rule leads nowhere.
 #[test]
 fn a_hostile_rule_of_aarch64_is_passed_over() {
     let sp = Base::StackPointer;

@@ -19,7 +19,7 @@ pub const MAX_HOPS: u32 = 8;
 
 const RECORD_WORDS: u8 = (FRAME_RECORD / 8) as u8;
 
-/// Where the walk continues after `chain`; `None` if it ends there.
+/// The start of the chain after `chain`; `None` if the walk ends there.
 #[inline]
 pub(super) fn next_hop<A: Architecture>(
     chain: &Chain<'_, A>,

@@ -185,7 +185,7 @@ impl Walked {
     }
 }
 
-/// Where a chain of frames begins.
+/// The start of a chain of frames.
 enum Start {
     /// In an interrupted function.
     Interrupted(Registers),

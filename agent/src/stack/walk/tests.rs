@@ -250,7 +250,7 @@ fn the_frame_pointer_is_restored_from_above_the_stack_pointer_only() {
     assert_eq!(walk_with(&words, LEAF, &rule, false, ()).1, codes(&[0, 1, 2]));
 }
 
-/// If a rule leads nowhere, the frame pointer is followed instead.
+/// The frame pointer is followed where a rule leads nowhere.
 #[test]
 fn a_hostile_rule_is_passed_over() {
     let words = [99, CODE + 1, 77, 0, CODE + 2];

@@ -324,7 +324,7 @@ pub fn nodes_of(answers: &[Frame]) -> Vec<NumberedNode> {
 /// Stacks of one vCPU by number, as a client keeps them: leaf first, as offsets into the code.
 pub type Known = HashMap<u64, Vec<u32>>;
 
-/// How [`Known`] has a frame whose code is not an address.
+/// [`Known`]'s form of a frame whose code is not an address.
 pub const fn special(code: u32) -> u32 {
     !code
 }
@@ -347,7 +347,7 @@ pub struct Download {
     /// Allocations that are still held: stack, size and birth.
     pub live: Vec<(Vec<u32>, u64, u64)>,
     pub running_ns: u64,
-    /// How long the epoch is by its head.
+    /// The length of the epoch by its head.
     pub epoch_ns: u64,
     /// The difference of the vCPU's clocks over the epoch: the monotonic clock and the blocked
     /// time.

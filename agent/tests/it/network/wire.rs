@@ -19,7 +19,7 @@ struct Frame {
     bytes: Vec<u8>,
 }
 
-/// What a port does with frames.
+/// The state of a port's cable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cable {
     #[default]

@@ -112,7 +112,7 @@ pub fn plan_of_many(start: u64, code: &[u8]) -> Vec<Planned> {
     plan
 }
 
-/// What was fetched of a trace.
+/// The fetched parts of a trace.
 #[derive(Debug)]
 pub struct Fetched {
     pub state: TraceState,

@@ -14,7 +14,7 @@ const SPAM: &str = include_str!("spam.json");
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Note {
     pub(crate) title: String,
-    /// In the markup of [`Renderer`](crate::page::Renderer), like all texts.
+    /// The text in the markup of [`Renderer`](crate::page::Renderer), like all texts.
     pub(crate) text: String,
     pub(crate) comments: Vec<Comment>,
 }

@@ -55,7 +55,7 @@ fn line(text: &str) -> String {
     html + &escape(rest)
 }
 
-/// What stands for the markup at a text's beginning, and its length; `None` if it is not closed.
+/// The HTML of the markup at a text's beginning, and its length; `None` if it is not closed.
 fn replace(text: &str) -> Option<(String, usize)> {
     let tag = match text.as_bytes().first()? {
         b'`' => "code",

@@ -9,9 +9,9 @@ use crate::note::Note;
 
 /// Contains a limited number of notes; the one stored the longest ago is evicted first.
 pub(crate) struct Store {
-    /// By number, with the value of `clock` when each was stored.
+    /// The notes by number, with the value of `clock` when each was stored.
     notes: BTreeMap<u32, (u64, Note)>,
-    /// For each word: the notes in which it occurs, with the number of occurrences.
+    /// The notes in which each word occurs, with the number of occurrences.
     index: BTreeMap<String, BTreeMap<u32, u32>>,
     capacity: usize,
     /// The number of notes stored so far.

@@ -116,7 +116,7 @@ type Create = unsafe extern "C" fn(
     *mut c_void,
 ) -> c_int;
 
-/// What a thread of the program runs.
+/// The function that a thread of the program runs, and its argument.
 struct Begun {
     main: Main,
     argument: *mut c_void,

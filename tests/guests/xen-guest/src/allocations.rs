@@ -40,7 +40,7 @@ const LEAKS: u64 = 20_000;
 const ROUND_NS: u64 = 2_000_000;
 const PERIOD_NS: u64 = 40_000_000;
 
-/// What one vCPU has allocated and another one frees.
+/// Allocations of one vCPU that another one frees.
 static FOR_OTHERS: SpinLock<Queue> = SpinLock::new(Queue::new());
 static FOR_FIRST: SpinLock<Queue> = SpinLock::new(Queue::new());
 
@@ -170,7 +170,7 @@ fn entry(state: &mut u64) -> Box<[u8]> {
     entry
 }
 
-/// By halves, of at most 500 bytes.
+/// A checksum that calls itself for each half of more than 500 bytes.
 #[inline(never)]
 fn checksum(bytes: &[u8]) -> u64 {
     if bytes.len() > 500 {

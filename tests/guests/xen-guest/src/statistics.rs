@@ -65,9 +65,9 @@ statistics! {
     call_cycles: Counter,
     /// Cycles of ticks.
     upcall: Cost,
-    /// Of these, the sampler's.
+    /// The sampler's part of these cycles.
     sampler: Cost,
-    /// Of these, the hypercalls'.
+    /// The hypercalls' part of these cycles.
     calls: Cost,
 }
 

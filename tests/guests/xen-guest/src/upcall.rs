@@ -56,7 +56,7 @@ fn place(port: Port) -> (usize, u64) {
     (port / 64, 1 << (port % 64))
 }
 
-/// What has interrupted a vCPU.
+/// The source of an interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// Event channels, the timer's among them where it has one.

@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 struct Request {
     path: String,
-    /// With names in lower case.
+    /// The headers, with names in lower case.
     headers: Vec<(String, String)>,
     body: Vec<u8>,
 }
@@ -118,7 +118,7 @@ fn read(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Request>> {
     Ok(Some(request))
 }
 
-/// Who is asked.
+/// The engine that a request is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Engine {
     Pyroscope,

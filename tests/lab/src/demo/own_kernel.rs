@@ -28,7 +28,7 @@ pub(super) struct KernelArguments {
     /// runs for --duration, or with --hold until Ctrl-C or Enter
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "load", "output"])]
     pub(super) kernel: Option<PathBuf>,
-    /// How Xen runs the kernel
+    /// The kernel's domain type
     #[arg(
         long = "type", value_name = "TYPE", value_parser = ["pvh", "pv"], default_value = "pvh",
         requires = "kernel"

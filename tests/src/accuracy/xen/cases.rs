@@ -1,4 +1,4 @@
-//! What each case asks of the guest on a Xen.
+//! The cases that run in the guest on a Xen.
 
 use super::guest::XenGuest;
 use super::{shares, steal};

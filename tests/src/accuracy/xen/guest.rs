@@ -36,7 +36,7 @@ const ECHO_PORT: u16 = 7;
 
 const BOOT: Duration = Duration::from_secs(60);
 const DOM0: Duration = Duration::from_secs(60);
-/// How long a load may take.
+/// The maximum time that a load may take.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A guest on a Xen that follows orders; see `tests/guests/xen-guest/src/accuracy.rs`.
@@ -204,7 +204,7 @@ impl<L: Borrow<Lab>> Guest for XenGuest<L> {
     }
 }
 
-/// How often something comes from the network, where an order says so.
+/// The interval of the network's packets, where an order has one, in ns.
 fn network_ns(order: &str) -> Option<u64> {
     order
         .split_ascii_whitespace()

@@ -15,7 +15,7 @@ use crate::accuracy::recorded::Recorded;
 use crate::accuracy::row::{Row, Verdict, percent};
 use crate::accuracy::statistics::{Coverage, Errors};
 
-/// What came of it.
+/// The result of the case.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shares {
     /// The intervals of all functions and runs.

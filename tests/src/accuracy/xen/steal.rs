@@ -30,14 +30,14 @@ pub(crate) fn neighbour(image: &Path) -> GuestConfig {
     guest
 }
 
-/// How much is run.
+/// The parameters of the case.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     pub run_ns: u64,
     pub period_ns: u64,
 }
 
-/// What came of it.
+/// The result of the case.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Beside {
     /// Each function's share without the neighbour, and beside it.
@@ -49,7 +49,7 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// How many functions' intervals do not overlap.
+    /// The number of functions whose intervals do not overlap.
     pub fn apart(&self) -> usize {
         let apart = |(_, alone, beside): &&(_, Interval, Interval)| !alone.overlaps(beside);
         self.shares.iter().filter(apart).count()
@@ -133,7 +133,7 @@ pub(crate) fn rows(guest: &mut XenGuest, effort: &Effort) -> Result<Vec<Row>> {
     ])
 }
 
-/// What dom0 says of the guest: its CPU time and dom0's clock, both in seconds.
+/// The guest's CPU time and dom0's clock, both as dom0 shows them and in seconds.
 #[derive(Debug, Clone, Copy)]
 struct SeenByDom0 {
     cpu_s: f64,

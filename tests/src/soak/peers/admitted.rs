@@ -66,7 +66,7 @@ pub(super) fn right_checksums(visit: &Visit<'_>, random: &mut Random) -> Result<
     })
 }
 
-/// How often a slow reader asks at the most: for a thousand times what any system keeps for it.
+/// The most times that a slow reader asks: for a thousand times what any system keeps for it.
 const SLOW_READERS_MOST: u32 = 100_000;
 
 /// Asks again and again who the agent is, and leaves the answers where they are: once all buffers

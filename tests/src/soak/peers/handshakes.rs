@@ -13,7 +13,7 @@ use crate::soak::line::{End, Line, answer};
 use crate::soak::random::Random;
 use crate::soak::target::{Keys, TestKey};
 
-/// Longer than an agent keeps a stranger.
+/// A time longer than an agent keeps a stranger.
 const STRANGER: Duration = Duration::from_secs(30);
 
 /// Handshakes of rightful clients, as anybody on the way can keep them.

@@ -16,7 +16,7 @@ use super::target::Target;
 pub use handshakes::Overheard;
 pub use records::RecordDamage;
 
-/// What a peer does.
+/// The behaviour of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
     /// Sends bytes that are no preamble.
@@ -79,10 +79,10 @@ const KEYED_ONLY: [Peer; 11] = [
     Peer::ViewAsksForControl,
 ];
 
-/// What a visit goes by.
+/// The context of a visit.
 pub struct Visit<'v> {
     pub target: &'v Target,
-    /// What rightful clients have sent before, for who listened.
+    /// Messages that rightful clients have sent before, for peers that listened.
     pub overheard: &'v Overheard,
     /// Set when everybody is to leave.
     pub stop: &'v AtomicBool,
@@ -139,7 +139,7 @@ pub fn among<T>(
 }
 
 impl Peer {
-    /// All that make sense for a target.
+    /// All peers that make sense for a target.
     pub fn all_for(target: &Target) -> Vec<Peer> {
         let own: &[Peer] = match target.keys {
             None => &OPEN_ONLY,

@@ -1,4 +1,4 @@
-//! What somebody on the way can do to the records of a rightful client.
+//! Attacks on the records of a rightful client by somebody on the way.
 
 use unikprof_proto::message::{Check, Welcome};
 use unikprof_proto::secure::RECORD_HEADER;

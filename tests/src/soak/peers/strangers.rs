@@ -8,7 +8,7 @@ use super::Visit;
 use crate::soak::line::{End, Line};
 use crate::soak::random::Random;
 
-/// Longer than an agent keeps a stranger.
+/// A time longer than an agent keeps a stranger.
 const STRANGER: Duration = Duration::from_secs(30);
 
 pub(super) fn foreign_bytes(visit: &Visit<'_>, random: &mut Random) -> Result<End, End> {

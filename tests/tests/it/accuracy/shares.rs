@@ -6,8 +6,8 @@ use unikprof_tests::accuracy::statistics::least_hits;
 /// A sound agent misses each bound less often than this.
 const RISK: f64 = 1e-7;
 
-/// How far a function may be off with all runs together, in standard deviations: one of the twelve
-/// is less likely than [`RISK`].
+/// The largest allowed error of a function with all runs together, in standard deviations: one of
+/// the twelve is beyond it less often than [`RISK`].
 const DEVIATIONS: f64 = 6.0;
 
 /// Guards the sampler, the walk's leaf and the client's intervals: were samples drawn unevenly, or

@@ -25,7 +25,7 @@ pub(crate) struct Client {
     image: Option<PathBuf>,
 }
 
-/// How long clients let the agent take: a loaded machine keeps it from its processor. Under
+/// The time that clients give the agent: a loaded machine keeps it from its processor. Under
 /// emulation a round trip takes 0.3 s when the lab is busy, and a segment lost on the way is sent
 /// again after 6 s.
 const TIMEOUT: &str = "30s";
@@ -37,7 +37,7 @@ pub(crate) struct RunningClient {
     output: Option<[Output; 2]>,
 }
 
-/// What a client prints on one of its streams.
+/// The output of a client on one of its streams.
 struct Output {
     text: Arc<Mutex<Vec<u8>>>,
     reader: JoinHandle<()>,
@@ -200,7 +200,7 @@ impl Client {
         Recording::open(&self.path(name), Reading::Strict).unwrap()
     }
 
-    /// What `check --json` [says](Finished::expect_status).
+    /// The status in `check --json`; see [`expect_status`](Finished::expect_status).
     pub(crate) fn status(&self) -> Value {
         self.connect(&["check", "--json"]).expect_status()
     }
@@ -361,7 +361,7 @@ impl Finished {
         self.expect_code(unikprof_client::exit_code::SUCCESS)
     }
 
-    /// What it printed, which must be JSON and its exit code 0.
+    /// Its output, which must be JSON and its exit code 0.
     pub(crate) fn expect_json(self) -> Value {
         let finished = self.expect_success();
         serde_json::from_str(&finished.stdout).unwrap()

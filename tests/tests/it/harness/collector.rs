@@ -25,7 +25,7 @@ pub(crate) struct Collector {
     child: Option<Child>,
 }
 
-/// For how many seconds faults go on; 0 unless `UNIKPROF_COLLECT_SECONDS` asks for more.
+/// The time for which faults go on; 0 unless `UNIKPROF_COLLECT_SECONDS` asks for more.
 pub(crate) fn seconds() -> Duration {
     let seconds = std::env::var("UNIKPROF_COLLECT_SECONDS");
     Duration::from_secs(seconds.map_or(0, |it| it.parse().expect("a number of seconds")))
@@ -89,7 +89,7 @@ impl Collector {
         fs::read_to_string(self.folder.join("collect.log")).unwrap()
     }
 
-    /// What `collect --audit` prints, in which everything adds up.
+    /// The output of `collect --audit`, in which everything adds up.
     pub(crate) fn told(&self, options: &[&str]) -> String {
         let output = self.audited(options).unwrap();
         let said = String::from_utf8_lossy(&output.stdout);

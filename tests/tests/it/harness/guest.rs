@@ -75,7 +75,7 @@ impl Guest {
         self.child.id()
     }
 
-    /// Where its agent listens.
+    /// The address of its agent.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -95,7 +95,7 @@ impl Guest {
         client
     }
 
-    /// What follows `label` on the next line of the guest's that begins with it.
+    /// The text after `label` on the next line of the guest's that begins with it.
     pub(crate) fn told(&self, label: &str) -> String {
         let end = Instant::now() + SOON;
         loop {

@@ -1,4 +1,4 @@
-//! What the cases run on, hosted ones and those on Xen: guests that are processes, the client's
+//! The parts of all cases, hosted ones and those on Xen: guests that are processes, the client's
 //! programs, a line that breaks, and waiting.
 
 mod client;

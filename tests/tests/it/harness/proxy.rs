@@ -16,7 +16,7 @@ pub(crate) struct Proxy {
     shared: Arc<Shared>,
 }
 
-/// Where a connection stalls: it stays open, but nothing moves any more.
+/// The point at which a connection stalls: it stays open, but nothing moves any more.
 #[derive(Clone, Copy, Default)]
 enum Stall {
     #[default]
@@ -35,13 +35,13 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Of the next connection.
+    /// The stall of the next connection.
     next: Stall,
-    /// How many bytes towards the client a connection lasts for.
+    /// The bytes towards the client after which a connection is cut.
     each: Option<usize>,
     /// No connection follows the next one.
     is_last: bool,
-    /// What was forwarded to the guest, by connection.
+    /// The bytes forwarded to the guest, by connection.
     sent: Vec<Vec<u8>>,
     has_stalled: bool,
     connections: Vec<[TcpStream; 2]>,
@@ -78,7 +78,7 @@ impl Proxy {
         self.shared.lock().is_last = true;
     }
 
-    /// How many there were.
+    /// The number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.shared.lock().sent.len()
     }

@@ -12,7 +12,7 @@ use super::{SOON, wait_until};
 pub(crate) struct Fleet {
     pub(crate) folder: TempDir,
     child: Child,
-    /// Where it is served.
+    /// The URL at which it is served.
     pub(crate) url: String,
 }
 
@@ -48,7 +48,7 @@ impl Fleet {
         fs::read_to_string(self.path("log")).unwrap()
     }
 
-    /// What `curl` gets, and the status.
+    /// The body that `curl` gets, and the status.
     pub(crate) fn get(&self, path: &str, options: &[&str]) -> (u16, String) {
         let output = Command::new("curl")
             .args([

@@ -1,4 +1,4 @@
-//! What happened when, as the client's program tells it.
+//! Events and shares of time, as the client's program tells them.
 
 use jiff::Timestamp;
 use serde_json::Value;

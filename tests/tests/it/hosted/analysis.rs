@@ -9,7 +9,7 @@ use crate::harness::time::report;
 use crate::harness::{Client, Guest, wait_until};
 use crate::hosted::page::drive;
 
-/// What other programs on this machine can cause in any guest.
+/// The rules that other programs on this machine can trigger in any guest.
 const OF_THE_HOST: [&str; 3] = ["stolen", "masked", "burst"];
 
 fn record(guest: &Guest) -> Client {

@@ -14,8 +14,8 @@ const SOURCE: &str = include_str!("../../../guests/hosted/shares.rs");
 /// The functions that work, with their shares.
 const SHARES: [(&str, f64); 3] = [("sixty", 0.6), ("thirty", 0.3), ("ten", 0.1)];
 
-/// How far a measured share may be off: six standard deviations of 1,000 samples are 0.093, and the
-/// functions' parts are equal in iterations, not in nanoseconds.
+/// The largest allowed error of a measured share: six standard deviations of 1,000 samples are
+/// 0.093, and the functions' parts are equal in iterations, not in nanoseconds.
 const TOLERANCE: f64 = 0.1;
 
 fn record_shares() -> (Guest, Client) {

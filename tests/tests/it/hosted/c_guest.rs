@@ -17,7 +17,7 @@ use crate::hosted::trace::{assert_sums, function};
 /// The functions that work.
 const SOURCE: &str = include_str!("../../../guests/c-hosted/work.c");
 
-/// How the guest is compiled.
+/// The frame pointers of the compiled guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Frames {
     Kept,
@@ -96,7 +96,7 @@ pub(crate) fn run(command: &mut Command) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// What `doctor` prints of what was recorded, whatever it thinks of it.
+/// The output of `doctor` on the recording, whatever it thinks of it.
 fn doctor(client: &Client) -> String {
     // Lines are broken to fit.
     let text = client.run(&["doctor", "--all", "run.unikprof"]).stdout;
@@ -107,7 +107,7 @@ fn doctor(client: &Client) -> String {
 const SHARES: [(&str, f64, &str); 3] =
     [("sixty", 0.6, "morning"), ("thirty", 0.3, "evening"), ("ten", 0.1, "morning")];
 
-/// How far a measured share may be off: six standard deviations of 1,000 samples are 0.093.
+/// The largest error of a measured share: six standard deviations of 1,000 samples are 0.093.
 const TOLERANCE: f64 = 0.1;
 
 const SAMPLES: u64 = 1_000;
@@ -337,7 +337,7 @@ fn a_guest_tells_of_its_days() {
     end(guest);
 }
 
-/// What ran before the first client came is there, under the name that the guest gave it.
+/// A recording from before the first client is there, under the name that the guest gave it.
 #[test]
 #[ignore = "full: records a guest"]
 fn a_recording_begins_with_the_guest() {

@@ -9,7 +9,7 @@ use unikprof_profile::profile::Counters;
 
 use crate::harness::{Client, Guest};
 
-/// Where callers come from is accounted for, sample by sample.
+/// Asserts that the source of each sample's caller is counted.
 fn adds_up(counters: &Counters) {
     let ways = counters.by_table + counters.by_bytes + counters.by_frame_pointer;
     assert_eq!(ways, counters.recorded, "{counters:?}");

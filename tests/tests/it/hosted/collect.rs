@@ -18,7 +18,7 @@ use crate::harness::{
 };
 use crate::hosted::many_guests::ManyGuests;
 
-/// What the guest itself has counted in its recording.
+/// The guest's own count of ticks in its recording.
 fn counted(client: &Client) -> u64 {
     let status = client.connect(&["--json", "check"]).expect_json();
     let recordings = status["recordings"].as_array().unwrap();

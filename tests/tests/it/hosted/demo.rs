@@ -12,7 +12,7 @@ use unikprof_profile::recording::{Completeness, Reading, Recording};
 use crate::harness::{Client, RunningClient, SOON};
 use crate::hosted::page::drive;
 
-/// How many samples it takes to see how varied the work is.
+/// The number of samples that shows how varied the work is.
 const ENOUGH: u64 = 1_000;
 
 /// The page finds what README tells of. With `UNIKPROF_PICTURES=docs/pictures` the pictures are the

@@ -111,7 +111,7 @@ struct Look {
     every: &'static str,
 }
 
-/// What the guest's own books say was leaked in `held.unikprof`, in bytes; and in how many seconds.
+/// The bytes leaked in `held.unikprof` by the guest's own books, and the time in seconds.
 fn leaked(whole: &Value) -> (f64, f64) {
     let counters = whole["values"].as_array().unwrap();
     let leaked = counters.iter().find(|one| one["name"] == "leaked").unwrap();

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{Client, Guest, wait_until};
 
-/// How long the guests sleep at a time.
+/// The length of the guests' naps.
 const NAP: Duration = Duration::from_millis(200);
 
-/// How many switches a nap may have; an agent that wakes the guest for its samples causes hundreds.
+/// The most switches of a nap; an agent that wakes the guest for its samples causes hundreds.
 const MOST: u64 = 3;
 
-/// How often the guest's thread gave up its processor while it was recorded, and how many naps it
-/// had time for, with one more for its ends. Each is a switch away from the thread, and may have
-/// one more for a timer that was armed before it.
+/// The number of times that the guest's thread gave up its processor while it was recorded, and the
+/// number of naps it had time for, with one more for its ends. Each is a switch away from the
+/// thread, and may have one more for a timer that was armed before it.
 fn switches(client: &Client, thread: &str, rate: &str) -> (u64, u64) {
     // The time is taken outside of the counts: however long this thread stands still, it holds all
     // of their naps.
@@ -44,7 +44,7 @@ fn blocking_wakes_no_more_often_at_a_hundred_times_the_rate() {
     }
 }
 
-/// What the test above would see if blocking did not end the timer.
+/// Guards the test above: it would see these wake-ups if blocking did not end the timer.
 #[test]
 #[ignore = "full: records a guest"]
 fn sleeping_outside_of_block_is_seen_to_wake() {

@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::harness::Guest;
 use crate::hosted::c_guest::{archive, run};
 
-/// Where all work begins: C that called OCaml.
+/// The callers of all work: C that called OCaml.
 const TURN: &str = "main;caml_callback;caml_start_program;Work.turn";
 
 /// The callers of each kind of work, from `turn` on.

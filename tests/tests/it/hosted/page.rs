@@ -49,8 +49,8 @@ pub(crate) fn browser_script(name: &str) -> Option<Command> {
     Some(command)
 }
 
-/// Where npm installed what the page's tests need; `None` if the case is skipped because it did
-/// not.
+/// The folder in which npm installed the modules for the page's tests; `None` if the case is
+/// skipped because there is none.
 pub(crate) fn node_modules() -> Option<PathBuf> {
     let modules = Path::new(PROGRAM).join("node_modules");
     if !modules.exists() {
@@ -310,7 +310,7 @@ fn a_page_shows_the_recording_that_is_chosen() {
     assert!(refused.stderr.contains("`long`, `recording 2`, `recording 3`"), "{}", refused.stderr);
 }
 
-/// What `open` shows in the table, in JSON: the rows, then the ticks, then the check on them.
+/// Steps that read the table of `open`, in JSON: the rows, then the ticks, then the check on them.
 fn numbers(client: &Client, fragment: &str) -> [Value; 4] {
     [
         open(client, fragment),
@@ -628,8 +628,8 @@ fn hostile_names_stay_text_and_large_profiles_are_drawn() {
     assert_eq!(shown[14], json!([false, false, false, false]));
 }
 
-/// What all stacks have is one cell until it is clicked, and a call tree keeps the rows that are
-/// open and the keyboard's place, in the address too.
+/// The part that all stacks share is one cell until it is clicked, and a call tree keeps the rows
+/// that are open and the keyboard's place, in the address too.
 #[test]
 #[ignore = "full: drives a browser"]
 fn what_is_unfolded_and_open_stays_so() {

@@ -16,7 +16,7 @@ pub(crate) fn has_go() -> bool {
     found
 }
 
-/// What `go tool pprof` prints of a file.
+/// The output of `go tool pprof` for a file.
 pub(crate) fn go_tool_pprof(client: &Client, words: &[&str], file: &str) -> String {
     let output = Command::new("go")
         .args(["tool", "pprof"])

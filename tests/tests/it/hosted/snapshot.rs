@@ -6,7 +6,7 @@ use unikprof_client::exit_code;
 use crate::harness::time::lines;
 use crate::harness::{Client, Guest, wait_until};
 
-/// Longer than any vCPU takes on a busy machine.
+/// A time longer than any vCPU takes on a busy machine.
 const LONG: &str = "60s";
 
 fn image() -> &'static str {

@@ -1,5 +1,5 @@
-//! What happened when: a burst of other work, some seconds ago, is found by every way there is to
-//! ask, and the guest's own events are told.
+//! Finding a burst of other work, some seconds ago, by every way there is to ask, and the guest's
+//! own events.
 
 use serde_json::Value;
 

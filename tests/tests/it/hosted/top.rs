@@ -19,7 +19,7 @@ fn image() -> &'static str {
     Guest::program().to_str().unwrap()
 }
 
-/// What `check` says of each recording without what only time changes.
+/// The fields of each recording in `check` that time alone does not change.
 fn recordings(client: &Client) -> Vec<(Value, Value, Value, Value)> {
     let status = client.connect(&["check", "--json"]).expect_json();
     let all = status["recordings"].as_array().unwrap().iter();
@@ -37,7 +37,7 @@ fn hottest(line: &Value, part: &str) -> String {
     most["name"].as_str().unwrap().to_owned()
 }
 
-/// Who may only look sees a recording that somebody else has, which keeps its counts and its
+/// A client that may only look sees a recording of another one, which keeps its counts and its
 /// holder.
 #[test]
 #[ignore = "full: records a guest"]
@@ -93,8 +93,8 @@ fn a_running_recording_is_shown_and_left_alone() {
     assert!(text.contains("::sixty"), "{text}");
 }
 
-/// How a guest's busiest thread has spent its time so far, as Linux says: running, and ready
-/// without a processor; and when that was read.
+/// The time that each of a guest's threads has spent so far, as Linux says, in seconds: running,
+/// and ready without a processor; and when that was read.
 struct Scheduled {
     threads: HashMap<PathBuf, [f64; 2]>,
     at: Instant,

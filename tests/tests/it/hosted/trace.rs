@@ -14,7 +14,7 @@ fn image() -> &'static str {
     Guest::program().to_str().unwrap()
 }
 
-/// What a load counted itself, by name: `done NAME NUMBER NAME NUMBER ...`.
+/// The load's own counts, by name: `done NAME NUMBER NAME NUMBER ...`.
 fn counted(line: &str) -> BTreeMap<String, u64> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let pairs = words.chunks_exact(2);
@@ -282,7 +282,7 @@ fn the_page_shows_the_same(client: &Client, trace: &Value, text: &str, events: V
     assert!(calls > 0, "{:#?}", &shown[hovers..]);
 }
 
-/// What needs samples says that the file is a trace, and what shows it.
+/// Subcommands that need samples say that the file is a trace, and how to show it.
 #[test]
 #[ignore = "full: records a guest"]
 fn what_needs_samples_says_that_a_file_is_a_trace() {
@@ -333,7 +333,7 @@ fn counting_keeps_no_calls() {
     assert!(trace.get("calls").is_none());
 }
 
-/// What a function calls directly is traced with it, and what these call is not.
+/// A function's direct callees are traced with it, and the callees of these are not.
 #[test]
 #[ignore = "full: records a guest"]
 fn what_a_function_calls_is_traced_with_it() {
@@ -464,7 +464,7 @@ fn a_guest_that_is_gone_ends_the_trace() {
     }
 }
 
-/// What was traced is kept beside, or where temporary files are.
+/// A trace whose folder is gone is kept beside it, or where temporary files are.
 #[test]
 #[ignore = "full: records a guest"]
 fn a_trace_whose_folder_is_removed_is_kept() {
@@ -499,7 +499,7 @@ fn a_key_without_the_role_may_not_trace() {
     assert!(refused.stderr.contains("trace"), "{}", refused.stderr);
 }
 
-/// What cannot be traced says so before anything is set.
+/// Requests for impossible traces are refused before anything is set.
 #[test]
 fn what_cannot_be_traced_is_refused() {
     let guest = Guest::start("traced");

@@ -1,5 +1,5 @@
-//! What the viewers that people have make of the client's files: the numbers that they show are
-//! those of the report for programs.
+//! The client's files in the viewers that people have: the numbers that they show are those of the
+//! report for programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -111,7 +111,7 @@ fn speedscope_shows_each_vcpu() {
     );
 }
 
-/// Of a whole recording the ring may lack waits, and has them longer than the vCPU was blocked.
+/// The ring may lack waits of a whole recording, and has them longer than the vCPU was blocked.
 #[test]
 #[ignore = "full: drives other viewers"]
 fn a_whole_wall_recording_has_the_order_of_time_and_all_that_was_counted() {
@@ -145,7 +145,7 @@ fn a_whole_wall_recording_has_the_order_of_time_and_all_that_was_counted() {
 struct FirefoxProfile {
     node: PathBuf,
     program: PathBuf,
-    /// Where it keeps its socket.
+    /// The folder in which it keeps its socket.
     sessions: PathBuf,
     /// The process that holds the profile. Its own way to start it waits for half a second only.
     daemon: Child,
@@ -227,7 +227,7 @@ impl FirefoxProfile {
         own
     }
 
-    /// How often a marker of each name is on any thread.
+    /// The number of markers of each name on all threads.
     fn markers(&self, threads: usize) -> BTreeMap<String, u64> {
         let mut markers: BTreeMap<String, u64> = BTreeMap::new();
         for thread in 0..threads {
@@ -331,8 +331,8 @@ struct Served {
     addresses: Value,
 }
 
-/// What the server answers before it ends the connection, in good order even if it has not read a
-/// whole request.
+/// The server's answer before it ends the connection, in good order even if it has not read a whole
+/// request.
 fn read_answer(stream: &mut TcpStream) -> Vec<u8> {
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();

@@ -22,13 +22,13 @@ use unikprof_tests::accuracy::{
 };
 
 const PERIOD_NS: u64 = 5_000_000;
-/// Beside which an upcall is short in a slow emulator too.
+/// A period beside which an upcall is short in a slow emulator too.
 const LONG_PERIOD_NS: u64 = 20_000_000;
 /// Each takes some milliseconds in the emulator.
 const SAMPLES: usize = 1_000;
-/// How many of them full unwind tables lead to a caller, at least.
+/// The least number of them that full unwind tables lead to a caller.
 const JUDGED: u64 = 950;
-/// Of a measurement that a busy machine spoils.
+/// The most tries of a measurement that a busy machine spoils.
 const TRIES: usize = 10;
 
 /// Guards the caller table on a guest's own image: what is compared are the same samples, so

@@ -3,7 +3,7 @@
 use unikprof_tests::accuracy::xen::{XenGuest, steal};
 use unikprof_tests::lab::{LabError, Shared};
 
-/// How the guest was built.
+/// The frame pointers of the guest's build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FramePointers {
     /// As the agent asks for; with a neighbour, which is paused.

@@ -19,11 +19,11 @@ use crate::xen_profile::working::accounting;
 
 use crate::xen_profile::{hot_spots, idle, keys, stuck, vcpus};
 
-/// Of the cases of the accuracy suite.
+/// The sampling period in cases of the accuracy suite.
 const PERIOD_NS: u64 = 5_000_000;
-/// Beside which an upcall is short in a slow emulator too.
+/// A period beside which an upcall is short in a slow emulator too.
 const LONG_PERIOD_NS: u64 = 20_000_000;
-/// Captured of each load, and how many of them full unwind tables lead to a caller, at least.
+/// The samples captured of each load, and how many full unwind tables lead to a caller, at least.
 const SAMPLES: usize = 400;
 const JUDGED: u64 = 380;
 
@@ -71,7 +71,7 @@ const LEAVES: Boot = Boot {
     },
 };
 
-/// Of both owners of the timer; and an interrupt controller of the earlier version.
+/// Guests with either owner of the timer, and an interrupt controller of the earlier version.
 const QUIET: Boot = Boot {
     name: "arm-quiet",
     config: || {
@@ -101,7 +101,7 @@ const RECORDERS: Boot = Boot {
     },
 };
 
-/// Of the boot [`LEAVES`], next to each other in the order of their names.
+/// Cases of the boot [`LEAVES`], next to each other in the order of their names.
 mod leaves {
     use super::*;
 
@@ -158,7 +158,7 @@ mod leaves {
     }
 }
 
-/// Of the boot [`QUIET`], next to each other in the order of their names.
+/// Cases of the boot [`QUIET`], next to each other in the order of their names.
 mod quiet {
     use super::*;
 
@@ -211,7 +211,7 @@ mod quiet {
     }
 }
 
-/// Of the boot [`RECORDERS`], next to each other in the order of their names.
+/// Cases of the boot [`RECORDERS`], next to each other in the order of their names.
 mod recorders {
     use super::*;
 
@@ -256,7 +256,7 @@ mod recorders {
     }
 }
 
-/// Of the boot [`WORKING`], next to each other in the order of their names.
+/// Cases of the boot [`WORKING`], next to each other in the order of their names.
 mod working {
     use super::*;
 

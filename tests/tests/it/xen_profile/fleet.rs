@@ -28,7 +28,7 @@ const GUESTS: [&str; 3] = [MORTAL, "steady", "xen"];
 const MORTAL: &str = "mortal";
 const TARGETS: [&str; 3] = ["pyroscope", "parca", "folder"];
 
-/// What all of them run.
+/// The prefix of the service's functions, which all of them run.
 const SERVICE: &str = "unikprof_demo_service::";
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -227,7 +227,7 @@ impl Trial<'_> {
         self.fleet.wait_for(MORTAL);
     }
 
-    /// For so long that a spool is full that is as small as it may be.
+    /// Takes an engine away for so long that a spool of the smallest size is full.
     fn an_engine_is_away(&mut self) {
         let dropped = |audit: &[Value]| -> u64 {
             let each = audit.iter().map(|guest| ticks(guest, "parca", "dropped"));
@@ -319,7 +319,7 @@ impl Trial<'_> {
 struct Scrapes {
     ended: AtomicBool,
     taken: [AtomicU64; 3],
-    /// Those in which the service's functions are named.
+    /// Profiles in which the service's functions are named.
     named: [AtomicU64; 3],
 }
 

@@ -55,8 +55,8 @@ fn short(name: &str) -> &str {
     name.rsplit("::").next().unwrap()
 }
 
-/// As many recordings as it takes for [`ENOUGH`] samples by (caller, function), of the functions of
-/// [`SPOTS`] alone.
+/// Makes as many recordings as it takes for [`ENOUGH`] samples by (caller, function), of the
+/// functions of [`SPOTS`] alone.
 fn hot_samples(client: &Client, words: &[&str]) -> HashMap<(String, String), u64> {
     let mut found = HashMap::new();
     for _ in 0..MOST_RECORDINGS {
@@ -93,7 +93,7 @@ fn hot_functions_have_their_shares_order_and_callers() {
     });
 }
 
-/// Of a guest with `hotspots` on its command line, recorded with these words.
+/// Asserts the shares of a guest with `hotspots` on its command line, recorded with these words.
 pub(crate) fn assert_shares(client: &Client, words: &[&str]) {
     let found = hot_samples(client, words);
     let all = found.values().sum::<u64>() as f64;
@@ -131,7 +131,7 @@ fn names_files_and_lines_are_those_of_the_source() {
     });
 }
 
-/// Of a guest with `hotspots` on its command line.
+/// Asserts the names and lines of a guest with `hotspots` on its command line.
 pub(crate) fn assert_names_and_lines(client: &Client) {
     // Until each of them has a sample.
     let mut recordings = (0..MOST_RECORDINGS).map(|_| {

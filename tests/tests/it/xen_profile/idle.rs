@@ -44,7 +44,7 @@ fn sampling_does_not_wake_a_sleeping_guest() {
     });
 }
 
-/// Of a guest that has nothing to do.
+/// Asserts that a guest that has nothing to do sleeps.
 pub(crate) fn assert_sleeps(guest: &Guest<'_>, rate: &str) {
     const FEW: u64 = 300;
     let client = guest.client_with_image();

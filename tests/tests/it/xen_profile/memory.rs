@@ -20,11 +20,11 @@ pub(crate) struct Site {
     /// The counter in the guest's ring, and the calls for each step of it.
     pub(crate) counter: &'static str,
     pub(crate) calls: f64,
-    /// What is held of it.
+    /// The allocations of it that are held.
     pub(crate) held: Held,
 }
 
-/// How many allocations of a function are held.
+/// The number of a function's allocations that are held.
 #[derive(Clone, Copy)]
 pub(crate) enum Held {
     All,
@@ -34,8 +34,8 @@ pub(crate) enum Held {
     AtMost(f64),
 }
 
-/// How long it is recorded, for longer again where a guest gets too little of a processor, and at
-/// which mean.
+/// The lengths of recordings, the next one where a guest gets too little of a processor, and their
+/// mean sampling interval.
 const LENGTHS: [&str; 4] = ["12s", "60s", "180s", "540s"];
 const EVERY: &str = "8KiB";
 
@@ -181,8 +181,8 @@ impl Books {
         Books(values.map(|event| value(event).unwrap()).collect())
     }
 
-    /// What the ring holds before something is recorded, at least a value of each counter: a
-    /// trace's calls displace them.
+    /// The values in the ring before something is recorded, at least one of each counter: a trace's
+    /// calls displace them.
     pub(crate) fn before(client: &Client, sites: &[Site]) -> Vec<Value> {
         wait_until("books before the recordings", || {
             let events = events(client);

@@ -104,7 +104,7 @@ const ENTRY: Site = Site {
     held: Held::Newest(200.0),
 };
 
-/// So many wait for the other vCPU to free them.
+/// The number of allocations that wait for the other vCPU to free them.
 const QUEUE: f64 = 128.0;
 
 #[test]

@@ -22,7 +22,7 @@ fn a_guest_stuck_in_a_loop_is_reached_and_recorded() {
     });
 }
 
-/// That a guest with `stuck=loop` on its command line is recorded from its upcall.
+/// Asserts that a guest with `stuck=loop` on its command line is recorded from its upcall.
 pub(crate) fn assert_recorded(guest: &Guest<'_>, client: &Client) {
     let before = guest.statistics();
     client.must(&["start"]);

@@ -32,7 +32,7 @@ const FUNCTIONS: [&str; 7] = [
     "11allocations5reply",
 ];
 
-/// What each call of a function calls, in this order, without what it calls in a variable number.
+/// The calls made by each call of a function, in this order, without those in a variable number.
 const CALLS: [&[u16]; 7] = [&[1, 1, 1, 1, 2, 3], &[], &[], &[4], &[], &[], &[]];
 
 const CHECKSUM: u16 = 4;
@@ -41,7 +41,7 @@ const CHECKSUMS: usize = 7;
 const ROUND_OF_OTHERS: u16 = 5;
 const REPLY: u16 = 6;
 
-/// So many rounds of the first vCPU are traced at least.
+/// The least number of rounds of the first vCPU that are traced.
 const ROUNDS: u64 = 300;
 
 /// A trace of [`FUNCTIONS`] that outlives its connections.
@@ -49,7 +49,7 @@ pub(crate) struct Tracing {
     plan: Vec<Planned>,
     flags: u32,
     trace: u64,
-    /// What a breakpoint costs without the agent's part.
+    /// The cost of a breakpoint without the agent's part.
     probe_cycles: u64,
 }
 

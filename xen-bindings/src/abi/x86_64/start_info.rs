@@ -1,4 +1,4 @@
-//! What a PVH guest is given at its entry (`arch-x86/hvm/start_info.h`).
+//! The start information of a PVH guest (`arch-x86/hvm/start_info.h`).
 
 use super::super::layout;
 

@@ -1,4 +1,4 @@
-//! What belongs to aarch64: the boot, interrupts, the device tree, the timer.
+//! The parts for aarch64: the boot, interrupts, the device tree, the timer.
 
 pub(crate) mod boot;
 pub(crate) mod early_console;

@@ -10,9 +10,9 @@ use crate::{interrupts, sampler, timer};
 
 const SECOND: VcpuId = VcpuId(1);
 
-/// How long it runs, and then is stopped; 0 if it always runs.
+/// The time that it runs, and then is stopped; 0 if it always runs.
 static PERIOD_NS: AtomicU64 = AtomicU64::new(0);
-/// When it was started or stopped last, on the guest's clock.
+/// The time of its last start or stop, on the guest's clock.
 static CHANGED_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Sets what the command line requests with `offline=MILLISECONDS`.

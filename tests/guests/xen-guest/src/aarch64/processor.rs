@@ -19,11 +19,11 @@ use crate::vcpus::{self, FIRST};
 /// The maximum number of vCPUs of this guest on this processor.
 pub(crate) const MAX_VCPUS: usize = 4;
 
-/// Where the image's text begins in its file.
+/// The offset of the image's text in its file.
 #[cfg(feature = "agent")]
 pub(crate) const TEXT_FILE_OFFSET: u64 = 0x1000;
 
-/// How often the guest sleeps at boot to learn Xen's system time, and for how long.
+/// The number and length of sleeps at boot from which the guest learns Xen's system time.
 const LESSONS: u32 = 8;
 const LESSON_NS: u64 = 2_000_000;
 
@@ -119,7 +119,7 @@ pub(crate) unsafe fn start_again(vcpu: VcpuId, stack: Range<u64>) -> Result<(), 
 /// The arguments of `secondary_main`, of which there are three.
 type Arguments = [u64; 4];
 
-/// Where the arguments are on a vCPU's stack.
+/// The address of the arguments on a vCPU's stack.
 const fn arguments_of(stack: &Range<u64>) -> u64 {
     (stack.end - size_of::<Arguments>() as u64) & !15
 }

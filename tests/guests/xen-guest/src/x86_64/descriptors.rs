@@ -28,7 +28,7 @@ const INTERRUPT_STACK_SIZE: usize = 32 * 1024;
 /// The maximum number of vCPUs of this guest.
 pub(crate) const MAX_VCPUS: usize = 8;
 
-/// Where the upcall's stack would end: the end of the first 2 MiB, which `boot` leaves unmapped.
+/// The top of the upcall's stack: the end of the first 2 MiB, which `boot` leaves unmapped.
 pub(crate) const UPCALL_STACK_TOP: u64 = 0x20_0000;
 
 const NON_MASKABLE: usize = 2;

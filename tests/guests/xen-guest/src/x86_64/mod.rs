@@ -1,4 +1,4 @@
-//! What belongs to x86-64: the boot, descriptors and interrupts, the way into Xen, starting vCPUs.
+//! The parts for x86-64: the boot, descriptors and interrupts, the way into Xen, starting vCPUs.
 
 pub(crate) mod boot;
 #[cfg(feature = "trace")]

@@ -20,7 +20,7 @@ use crate::hypervisor::{events, shared_info, xen};
 /// The way into Xen.
 pub(crate) type Calls = HypercallPage;
 
-/// Where the image's text begins in its file: the first segment begins with the file's headers.
+/// The offset of the image's text in its file: the first segment begins with the file's headers.
 #[cfg(feature = "agent")]
 pub(crate) const TEXT_FILE_OFFSET: u64 = 0;
 

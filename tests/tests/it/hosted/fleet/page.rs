@@ -6,7 +6,7 @@ use super::{entry, folder};
 use crate::harness::{Fleet, Guest};
 use crate::hosted::page::drive;
 
-/// What the page says of a share.
+/// The page's text for a share.
 fn share(share: &Value) -> String {
     match share.as_f64() {
         None => "-".into(),

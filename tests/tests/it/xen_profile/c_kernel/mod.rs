@@ -61,7 +61,7 @@ fn record(client: &Client, samples: u64) {
     client.stop("run.unikprof");
 }
 
-/// What was recorded, as JSON.
+/// The report of the recording, as JSON.
 fn report(client: &Client) -> Value {
     let report = client.report("run.unikprof", &["--json", "--no-inlines"]);
     report.expect_json()

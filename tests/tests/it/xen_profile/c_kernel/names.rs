@@ -6,8 +6,8 @@ use crate::xen_profile::harness::wait_until;
 
 const SOURCE: &str = include_str!("../../../../guests/c-xen/work.c");
 
-/// What works without masking events, with its share of that and the functions above it. `grind` is
-/// a leaf, for which gcc makes no frame: its caller comes from the caller table.
+/// The functions that work without masking events, with their shares of that and their callers.
+/// `grind` is a leaf, for which gcc makes no frame: its caller comes from the caller table.
 const WORKERS: [(&str, f64, [&str; 3]); 2] = [
     ("grind", 5.0 / 8.0, ["mill", "miller", "thread_begin"]),
     ("knead", 3.0 / 8.0, ["bake", "baker", "thread_begin"]),
@@ -19,7 +19,7 @@ const SAMPLES: u64 = 1_000;
 /// client, and on a busy machine the samples that came late, whose place is not known.
 const IN_WORKERS: u64 = SAMPLES / 3;
 
-/// How far a measured share may be off: five standard deviations of so many samples.
+/// The largest allowed error of a measured share: five standard deviations of so many samples.
 const TOLERANCE: f64 = 0.14;
 
 #[test]

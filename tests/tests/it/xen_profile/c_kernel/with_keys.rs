@@ -26,7 +26,7 @@ const WITHOUT_KEYS: &str = "c-no-keys";
 const FAILING: [(&str, &str); 2] =
     [("c-page-fault", "fault=page"), ("c-protection-fault", "fault=protection")];
 
-/// For a boot and five seconds of work beside other guests, on a busy machine.
+/// The time for a boot and five seconds of work beside other guests, on a busy machine.
 const END: Duration = Duration::from_secs(600);
 
 const FULL: Boot = Boot {

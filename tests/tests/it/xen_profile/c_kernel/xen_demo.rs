@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::image;
 use crate::xen_profile::harness::{client_at, without_lab};
 
-/// For a boot and the kernel's words, on a busy machine.
+/// The time for a boot and the kernel's words, on a busy machine.
 const WAIT: Duration = Duration::from_secs(600);
 
 /// Ends with its case, and its machine with it.

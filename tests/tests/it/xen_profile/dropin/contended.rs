@@ -23,7 +23,7 @@ const CONTENDED: Boot = Boot {
     },
 };
 
-/// How the time of some recordings in a mode was divided.
+/// The division of time in some recordings of a mode.
 #[derive(Debug, Clone, Copy, Default)]
 struct Divided {
     elapsed_ns: f64,

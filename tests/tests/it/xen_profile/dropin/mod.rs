@@ -72,7 +72,7 @@ fn assert_keys_are_required(lab: &Lab, name: &str) -> [Client; 2] {
     [view, control.0.with_key(&control.1.control)]
 }
 
-/// By a guest's report, of a vCPU that sleeps: of the time that others did not take.
+/// Asserts that a vCPU was blocked for longer than it ran, by a guest's report.
 fn assert_mostly_blocked(report: &Value, vcpu: usize) {
     let vcpu = &report["vcpus"][vcpu];
     let ns = |state: &str| vcpu["runstate"][state].as_u64().unwrap();

@@ -24,7 +24,7 @@ const BLOCKS: &str = "c-dropin-blocks";
 const BLOCKS_ASLEEP: &str = "c-dropin-blocks-asleep";
 /// It ends by a page fault, after twenty seconds.
 const CRASHING: &str = "c-dropin-crashing";
-/// In Rust; it requires keys.
+/// A guest in Rust; it requires keys.
 const RUST_STUCK: &str = "rust-dropin-stuck";
 const OTHERS: Boot = Boot {
     name: "guests with the drop-in and other work",
@@ -63,8 +63,8 @@ fn other_kinds_of_waits_are_blocked_time() {
     });
 }
 
-/// How often the guest was woken in the quietest of some naps of ten seconds, as it tells itself: a
-/// busy machine shows the end of a nap late, so that the next one may have had a client.
+/// The guest's own count of wake-ups in the quietest of some naps of ten seconds: a busy machine
+/// shows the end of a nap late, so that the next one may have had a client.
 fn wakes_in_a_nap(lab: &Lab, name: &str) -> u64 {
     const NAPS: usize = 3;
     const ENOUGH: u64 = 20;

@@ -24,9 +24,9 @@ const RUST_SIGNALS: &str = "rust-dropin-signals";
 const RUST_ASLEEP: &str = "rust-dropin-asleep";
 /// It panics after twenty seconds.
 const RUST_CRASHING: &str = "rust-dropin-crashing";
-/// Where the guest that sleeps tells how often it was woken, by its own device.
+/// The address of the statistics of the guest that sleeps, on its own device.
 const STATISTICS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 93), STATISTICS_PORT);
-/// Where the guest sends back what it receives, by its own device.
+/// The address of the echo service of the guest, on its own device.
 const ECHO: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 90), 7);
 const RUST_GUESTS: Boot = Boot {
     name: "Rust guests with the drop-in",

@@ -37,7 +37,7 @@ const SAVED_TWO: Boot = Boot {
     },
 };
 
-/// Those that replace them.
+/// The keys that replace the first ones.
 fn later_keys() -> Keys {
     Keys::draw(&mut Random::new(13))
 }

@@ -31,7 +31,7 @@ fn dump(client: &Client, file: &str, more: &[&str]) {
     client.must(&words);
 }
 
-/// From a second before the burst on.
+/// Dumps from a second before the burst on.
 fn dump_since(client: &Client, file: &str, burst: &Span) {
     let now = client.connect(&["info", "--json"]).expect_json();
     let ago_ns = now["monotonic_ns"].as_u64().unwrap() - burst.from_ns + 1_000_000_000;

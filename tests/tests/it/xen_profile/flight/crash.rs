@@ -58,7 +58,7 @@ fn a_panic_leaves_the_last_seconds_on_the_console() {
     on(&RECORDERS, |lab| assert_on_console(lab, CRASHING));
 }
 
-/// That the guest panics, and has told its last seconds.
+/// Asserts that the guest panics, and has told its last seconds.
 pub(crate) fn assert_on_console(lab: &Lab, name: &str) {
     let client = crashed(lab, name, "is wrong");
     let told = client.run(&["recover", "console.log"]).expect_success();
@@ -87,9 +87,9 @@ fn a_panic_in_an_upcall_leaves_them_as_well() {
     });
 }
 
-/// What `xl dump-core` writes at once: 16 MiB, in which the guest's image lies with its block. The
-/// rest takes minutes here: it looks at each of a million pages that a PVH guest does not have,
-/// below its special ones.
+/// Prints the first 8 MiB of a core dump, in gzip: `xl dump-core` writes 16 MiB at once, in which
+/// the guest's image lies with its block. The rest takes minutes here: it looks at each of a
+/// million pages that a PVH guest does not have, below its special ones.
 const DUMP: &str = "
     cd /tmp
     xl dump-core crash core >said 2>&1 &

@@ -20,7 +20,7 @@ const CRASHING: &str = "crash";
 /// Panics in an upcall that interrupts its work.
 const CRASHING_IN_UPCALL: &str = "crash-upcall";
 
-/// What their recording is called.
+/// The name of their recording.
 pub(crate) const FLIGHT: &str = "recorder";
 
 /// All of them share the one emulated processor that dom0 leaves, until two have crashed.
@@ -47,7 +47,7 @@ const RECORDERS: Boot = Boot {
     },
 };
 
-/// What happened in the guest, as far back as its ring goes.
+/// The guest's events, as far back as its ring goes.
 fn events(client: &Client) -> Vec<Value> {
     let told = client.must(&["events", "--json"]);
     assert!(!told.stderr.contains("evicted"), "{}", told.stderr);

@@ -11,7 +11,7 @@ use unikprof_tests::profiled::{FEATURES, STATISTICS_PORT, address_of, profiler_a
 
 use super::Client;
 
-/// For a script, a save of a guest among them, on a busy machine.
+/// The time for a script, a save of a guest among them, on a busy machine.
 const DOM0: Duration = Duration::from_secs(600);
 
 /// A client that is given [`Guest::program`] as the image.
@@ -44,7 +44,7 @@ impl<'a> Guest<'a> {
         Guest { lab, name }
     }
 
-    /// What the guest says of itself.
+    /// The guest's own counts.
     pub(crate) fn statistics(&self) -> GuestStatistics {
         GuestStatistics::read(self.port(STATISTICS_PORT)).unwrap()
     }
@@ -59,7 +59,7 @@ impl<'a> Guest<'a> {
         profiler_address(self.lab, self.name).unwrap()
     }
 
-    /// Where another port of the guest is reached.
+    /// The address of another port of the guest.
     pub(crate) fn port(&self, port: u16) -> SocketAddr {
         address_of(self.lab, self.name, port).unwrap()
     }

@@ -1,4 +1,4 @@
-//! What the cases run on: a lab they share, and what hosted cases have too.
+//! The parts of the cases: a lab they share, and the parts that hosted cases have too.
 
 mod guest;
 mod shared_lab;

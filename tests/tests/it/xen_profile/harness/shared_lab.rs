@@ -3,7 +3,7 @@
 use unikprof_tests::lab::{LABS, Lab, LabConfig, LabError, Shared};
 use unikprof_tests::profiled::start_profiled;
 
-/// What a lab is booted for.
+/// The name and the configuration of a lab.
 pub(crate) struct Boot {
     /// Cases that name the same boot share its lab.
     pub(crate) name: &'static str,

@@ -1,4 +1,4 @@
-//! What a recording of a working guest says of the guest, of its ticks and of its time.
+//! A recording of a working guest: the guest's identity, its ticks and its time.
 
 use std::fs;
 
@@ -42,7 +42,7 @@ fn time_is_told_apart() {
     });
 }
 
-/// How long the only vCPU ran, was runnable and was blocked, in ns, after a look whether that is
+/// The time that the only vCPU ran, was runnable and was blocked, in ns, after a check that this is
 /// all of its time and agrees with the ticks.
 pub(crate) fn times(report: &Value) -> [u64; 3] {
     let vcpu = &report["vcpus"][0];

@@ -8,7 +8,7 @@ use std::thread;
 use super::WORKING;
 use crate::xen_profile::harness::{Guest, SOON, counters_add_up, on, wait_until};
 
-/// What is sent and comes back, again and again.
+/// The message that is sent and comes back, again and again.
 const MESSAGE: [u8; 1_000] = [0xa5; 1_000];
 
 /// Someone who talks to the guest's echo service until told to stop.
