@@ -33,13 +33,11 @@ pub struct ProgressLine {
 /// has, or none.
 pub(crate) fn caller_table_warning(uses_held: bool) -> &'static str {
     if uses_held {
-        "the agent replaces no caller table while another recording runs, and has no room for a \
-         second one: callers \
-         are looked up in the one that it has. For both, give the agent a larger caller-table block"
+        "another recording runs, and the agent has no room for a second caller table: it uses its \
+         own; give it a larger caller-table block"
     } else {
-        "the agent accepts no caller table while another recording runs, so callers of leaf \
-         functions are guessed. \
-         Start the first recording with --image, or link a table into the image (`caller-table`)"
+        "another recording runs, so the agent takes no caller table and guesses callers of leaf \
+         functions; start the first one with --image"
     }
 }
 

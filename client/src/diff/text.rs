@@ -9,7 +9,7 @@ use super::{Change, Comparison, Function, Role};
 use crate::finding::paragraph;
 use crate::printable::Printable;
 use crate::profile::Unit;
-use crate::report::{DEFAULT_COLUMNS, shorten, warnings};
+use crate::report::{DEFAULT_COLUMNS, shorten, summary, warnings};
 use crate::units::{amount_with_unit, duration, grouped, percent, two_digits};
 
 /// The least widths of the columns of figures, with the spaces before them.
@@ -59,6 +59,11 @@ pub(super) fn write(
     let accounting = [result, said("compared"), said("power")].into_iter().flatten();
     let accounting: Vec<&str> = accounting.map(String::as_str).collect();
     paragraph(&mut text, "", &accounting.join("; "), width);
+    let sides = ["base", "new"].into_iter().zip(&of.inputs);
+    let ticks = sides.map(|(name, input)| {
+        format!("{name}: {}", summary::outcome(&input.recording.profile).join(", "))
+    });
+    paragraph(&mut text, "", &ticks.collect::<Vec<_>>().join("; "), width);
     said("basis").into_iter().for_each(|next| paragraph(&mut text, "", next, width));
     out.write_all(text.as_bytes())
 }
