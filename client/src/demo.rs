@@ -141,42 +141,39 @@ fn show(
     let report = Report::new(&symbolized, ReportOptions::default())
         .with_timeline(TimelineView::of(&recording))
         .with_callers(symbolizer);
-    let mut written = vec![(path.to_owned(), "the recording; all other files are made from it")];
-    for (name, format, what) in [
-        (PAGE, Format::Page, "over time, as flame graph and table; open it in a browser"),
-        ("demo.svg", Format::Svg, "flame graph as one picture"),
-        ("demo.folded", Format::Folded, "folded stacks for other flame graph tools"),
-        ("demo.pb.gz", Format::Pprof, "for `go tool pprof -http :`"),
-        ("demo.txt", Format::Text, "the tables and the accounting in full"),
+    let mut written = Vec::new();
+    for (name, format) in [
+        (PAGE, Format::Page),
+        ("demo.svg", Format::Svg),
+        ("demo.folded", Format::Folded),
+        ("demo.pb.gz", Format::Pprof),
+        ("demo.txt", Format::Text),
     ] {
         // A picture without samples, or one that is not built in.
         if report.suits(format).is_err() {
             continue;
         }
-        let file = directory.join(name);
-        cli::write_report(&report, format, &file)?;
-        written.push((file, what));
+        cli::write_report(&report, format, &directory.join(name))?;
+        written.push(name);
     }
-    written.swap(0, 1);
     // The program as it was called, since it may be in no folder of PATH.
     let program = std::env::args().next();
     let program = program.as_deref().unwrap_or("unikprof-client");
     cli::print(next_steps(program, path, &written, held))
 }
 
-fn next_steps(
-    program: &str,
-    recording: &Path,
-    written: &[(PathBuf, &str)],
-    held: Option<&Address>,
-) -> String {
-    let width = written.iter().map(|(path, _)| path.as_os_str().len()).max();
-    let width = width.unwrap_or(0);
-    let mut text = String::from("\nWritten:\n");
-    for (path, what) in written {
-        text.push_str(&format!("  {:width$}  {what}\n", path.display().to_string()));
-    }
-    let recording = recording.display();
+fn next_steps(program: &str, recording: &Path, written: &[&str], held: Option<&Address>) -> String {
+    let (page, others) = written.split_first().unwrap_or((&PAGE, &[]));
+    let page = recording.with_file_name(page);
+    let width = recording.as_os_str().len();
+    let (page, recording) = (page.display().to_string(), recording.display());
+    let mut text = format!(
+        "\nWritten:\n\
+         \x20 {page:width$}  a page for the browser: over time, flame graph, table\n\
+         \x20 {recording}  the recording; all other files are made from it\n\
+         \x20 {:width$}  beside them\n",
+        others.join(", ")
+    );
     let address = held.map_or("ADDR".to_owned(), ToString::to_string);
     text.push_str(&format!(
         "\nTry next:\n\
@@ -185,4 +182,20 @@ fn next_steps(
          \x20 {program} connect {address} record 30s\n"
     ));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three findings, eight functions and three warnings of two lines each leave so much of the 40
+    /// lines that the demo may print.
+    #[test]
+    fn what_was_written_and_what_comes_next_takes_ten_lines() {
+        let written = [PAGE, "demo.svg", "demo.folded", "demo.pb.gz", "demo.txt"];
+        let path = Path::new("unikprof-demo/demo.unikprof");
+        let text = next_steps("unikprof-client", path, &written, None);
+        assert!(text.lines().count() <= 10, "{text}");
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+    }
 }

@@ -12,6 +12,7 @@ use crate::charset;
 use unikprof_link::record::{Event, Observer, RecorderStatus, RecordingStatus};
 use unikprof_profile::printable::Printable;
 use unikprof_profile::units::{grouped, std_duration};
+use unikprof_report::report::warnings;
 
 /// A line that follows the recording, with its samples, its rate and what was not recorded.
 ///
@@ -27,20 +28,6 @@ pub struct ProgressLine {
     /// Whether the user was told that the recording does not end by itself; on a terminal the line
     /// does.
     endless: bool,
-}
-
-/// The warning that the agent did not take a recording's caller table, and used the one that it
-/// has, or none.
-pub(crate) fn caller_table_warning(uses_held: bool) -> &'static str {
-    if uses_held {
-        "the agent replaces no caller table while another recording runs, and has no room for a \
-         second one: callers \
-         are looked up in the one that it has. For both, give the agent a larger caller-table block"
-    } else {
-        "the agent accepts no caller table while another recording runs, so callers of leaf \
-         functions are guessed. \
-         Start the first recording with --image, or link a table into the image (`caller-table`)"
-    }
 }
 
 /// What takes long before and after a recording.
@@ -169,7 +156,7 @@ impl Observer for ProgressLine {
                 ));
             }
             Event::CallerTableNotTaken { uses_held } => {
-                self.say(&format!("warning: {}", caller_table_warning(uses_held)));
+                self.say(&format!("warning: {}", warnings::caller_table_warning(uses_held)));
             }
             Event::ConnectionLost(error) => {
                 self.say(&format!("{error}; reconnecting"));

@@ -490,9 +490,8 @@ fn chances(measure: &Measure, functions: &[&[Vec<Hits>; 2]]) -> Vec<Option<f64>>
 
 fn warnings(base: &Input<'_>, new: &Input<'_>, sides: &Sides) -> Vec<String> {
     let mut all = Vec::new();
-    for (input, side) in [base, new].into_iter().zip(&sides.sides) {
+    for ((title, input), side) in [("base", base), ("new", new)].into_iter().zip(&sides.sides) {
         let profile = &input.recording.profile;
-        let title = input.title;
         let compared = side.counted as f64 / profile.sample_count().max(1) as f64;
         if sides.has_blocks && input.recording.asked.is_none() && compared < 0.95 {
             all.push(format!(
@@ -502,9 +501,8 @@ fn warnings(base: &Input<'_>, new: &Input<'_>, sides: &Sides) -> Vec<String> {
         }
         if let Some(unplaced) = crate::report::uncertainty::Unplaced::of(profile) {
             all.push(format!(
-                "{title}: {} samples are not counted in the function that ran when they were due \
-                 ({}); intervals do not \
-                 include what they could change",
+                "{title}: {} samples have no known function ({}); the intervals leave out their \
+                 effect",
                 unikprof_profile::units::grouped(unplaced.count()),
                 unplaced.kinds()
             ));
@@ -520,10 +518,8 @@ fn warnings(base: &Input<'_>, new: &Input<'_>, sides: &Sides) -> Vec<String> {
     }
     if !sides.has_blocks {
         all.push(
-            "the recordings have counts without times, from fewer than 8 fetches, or too few \
-             samples for 8 blocks of \
-             time: samples are taken as independent, and changes may be chance; give the agent \
-             memory for a ring"
+            "there are not 8 blocks of time to compare, so changes may be chance; give the agent \
+             memory for a ring, or record longer"
                 .to_owned(),
         );
     }

@@ -20,6 +20,6 @@
 
 pub mod diff;
 pub mod doctor;
-mod finding;
+pub mod finding;
 pub mod leaks;
 pub mod report;

@@ -67,7 +67,7 @@ pub mod shares;
 pub mod shorten;
 mod speedscope;
 pub(crate) mod stack_warnings;
-mod summary;
+pub(crate) mod summary;
 #[cfg(feature = "svg")]
 mod svg;
 pub mod text;
@@ -307,6 +307,17 @@ impl<'a> Report<'a> {
         self.view = view;
         self.functions = OnceLock::new();
         self
+    }
+
+    /// Rejects filters that leave nothing of what was recorded.
+    pub fn check_filters(&self) -> Result<(), FunctionError> {
+        match self.weights {
+            Weights { shown: 0, recorded: 1.., .. } => Err(FunctionError::NothingLeft {
+                recorded: self.weights.recorded,
+                unit: self.symbolized.profile().recording().unit(),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Whether a format is built in, suits the recording, and has something to show.

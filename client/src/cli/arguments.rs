@@ -67,23 +67,29 @@ impl Arguments {
         words: impl IntoIterator<Item = T>,
     ) -> Result<Arguments, clap::Error> {
         let mut command = command();
-        let matches = command.try_get_matches_from_mut(words);
+        let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
+        let matches = command.try_get_matches_from_mut(&words);
         Arguments::from_arg_matches(
-            &matches.map_err(|error| with_fleet(with_connect(error, &command)))?,
+            &matches.map_err(|error| with_fleet(with_meant(error, &command, &words)))?,
         )
     }
 }
 
-/// An error that names what was meant where a subcommand of `connect`, or an address, was given
-/// alone.
-fn with_connect(mut error: clap::Error, command: &Command) -> clap::Error {
+/// An error that names what was meant where a subcommand of `connect`, an address, or a recording
+/// was given alone.
+fn with_meant(mut error: clap::Error, command: &Command, words: &[OsString]) -> clap::Error {
     let connect = command.find_subcommand("connect");
+    let is_of_connect = |word: &str| connect.is_some_and(|it| it.find_subcommand(word).is_some());
     if error.kind() == ErrorKind::InvalidSubcommand
         && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
     {
-        let meant = if connect.is_some_and(|it| it.find_subcommand(word).is_some()) {
+        let next = words.iter().skip_while(|it| *it != word.as_str()).nth(1);
+        let is_before_one = next.and_then(|next| next.to_str()).is_some_and(is_of_connect);
+        let meant = if is_of_connect(word) {
             format!("connect ADDR {word}")
-        } else if word.contains(['.', ':']) && word.parse::<Address>().is_ok() {
+        } else if word.ends_with(".unikprof") {
+            format!("report {word}")
+        } else if (word.contains(['.', ':']) || is_before_one) && word.parse::<Address>().is_ok() {
             format!("connect {word}")
         } else {
             return error;
@@ -529,6 +535,22 @@ mod tests {
         let usage = "Usage: unikprof-client connect [ADDR] record [OPTIONS] [DURATION]";
         let refused = Arguments::parse_words(words).map_err(|error| error.to_string());
         assert!(matches!(&refused, Err(text) if text.contains(usage)), "{refused:?}");
+    }
+
+    /// A stranger's first words, which are no subcommand.
+    #[test]
+    fn what_was_meant_is_named() {
+        for (line, meant) in [
+            ("localhost info", "connect localhost"),
+            ("10.0.0.5 info", "connect 10.0.0.5"),
+            ("record 30s", "connect ADDR record"),
+            ("folder/run.unikprof", "report folder/run.unikprof"),
+        ] {
+            let words = ["unikprof-client"].into_iter().chain(line.split(' '));
+            let refused = Arguments::parse_words(words).map_err(|error| error.to_string());
+            let tip = format!("'{meant}'");
+            assert!(matches!(&refused, Err(text) if text.contains(&tip)), "{line}: {refused:?}");
+        }
     }
 
     /// A recording is looked at each second, so that is when its guest is found to be gone.

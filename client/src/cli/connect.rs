@@ -14,7 +14,7 @@ use super::name_pattern::NamedAfter;
 use super::names::{self, NameArguments};
 use super::outputs::{
     Plan, ReportOutput, Target, can_be_read_back, is_device, no_input_is_replaced,
-    nothing_is_replaced,
+    nothing_is_replaced, warn,
 };
 use super::recordings::{
     DownloadArguments, RecordArguments, StartArguments, StopArguments, UnwindArguments,
@@ -24,7 +24,7 @@ use super::top::{self, TopArguments};
 use super::{print, print_local, screen, snapshot, status, trace};
 use crate::allocator;
 use crate::charset::local;
-use crate::progress::{ProgressLine, READING_IMAGES, caller_table_warning};
+use crate::progress::{ProgressLine, READING_IMAGES};
 use unikprof_link::interrupt::Interrupt;
 use unikprof_link::record::{
     self, Asked, Event, Observer, Outcome, Patience, RecordError, Request, Session, Settings,
@@ -35,7 +35,10 @@ use unikprof_profile::profile::Unwind;
 use unikprof_profile::recording::{Reading, Recording, holds};
 use unikprof_profile::symbols::{SymbolWarning, Symbolizer};
 use unikprof_profile::timeline::Timeline;
-use unikprof_report::report::{Format, Report, ReportOptions, TimelineView, without_sampler};
+use unikprof_report::finding::wrapped;
+use unikprof_report::report::{
+    Format, Report, ReportOptions, TimelineView, warnings, without_sampler,
+};
 
 /// How many functions a recording's answer lists.
 const SHOWN: usize = 10;
@@ -134,13 +137,21 @@ impl ConnectWord {
     }
 }
 
+/// Lines for people, as wide as the terminal.
+fn told(text: &str) -> String {
+    local(match screen::known_columns() {
+        Some(columns) => wrapped(text, columns),
+        None => text.to_owned(),
+    })
+}
+
 /// Prints warnings about a recording that was started.
 pub(super) struct Warnings;
 
 impl Observer for Warnings {
     fn event(&mut self, event: Event<'_>) {
         if let Event::CallerTableNotTaken { uses_held } = event {
-            tell!("warning: {}", caller_table_warning(uses_held));
+            warn([warnings::caller_table_warning(uses_held)], false);
         }
     }
 }
@@ -161,7 +172,7 @@ impl Conversation {
         print(if self.json {
             json::info(&self.session, &recorder)
         } else {
-            local(describe::info(&self.session, &recorder))
+            told(&describe::info(&self.session, &recorder))
         })
     }
 
@@ -178,8 +189,10 @@ impl Conversation {
                 found.recordings = vec![one];
                 json::status(&found, &rings, &self.session)
             }
-            (false, None) => local(status::all(&found, &rings, &self.session)),
-            (false, Some(one)) => local(status::one(&one, &found, &rings, &self.session)),
+            (false, None) => {
+                told(&status::all(&found, &rings, &self.session, screen::known_columns()))
+            }
+            (false, Some(one)) => told(&status::one(&one, &found, &rings, &self.session)),
         })
     }
 
@@ -299,9 +312,7 @@ impl Conversation {
             notes.push(partial.note(sent, reserve));
             settings.partial = Some(partial);
         }
-        for note in notes.iter().filter(|_| !self.json) {
-            tell!("warning: {note}");
-        }
+        warn(&notes, self.json);
         Ok(())
     }
 
@@ -440,10 +451,11 @@ impl Conversation {
         let rings = recording.timeline.iter().flat_map(Timeline::rings);
         let evicted = rings.map(|ring| ring.overwritten).fold(0, u64::saturating_add);
         if evicted > 0 {
-            tell!(
-                "warning: {evicted} records of the rings were evicted before they were fetched: \
-                 timelines have gaps; give the guest larger rings, or a better line"
+            let evicted = format!(
+                "{evicted} records of the rings were evicted before a fetch: timelines have gaps; \
+                 give the guest larger rings"
             );
+            warn([evicted], false);
         }
         // What a dump asked for is what its reports show.
         let cut = recording.part_asked();

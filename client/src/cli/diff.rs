@@ -7,6 +7,7 @@ use std::str::FromStr;
 use clap::Args;
 use serde::Serialize;
 
+use super::describe::Rows;
 use super::failure::Failure;
 use super::names::NameArguments;
 use super::outputs::{no_input_is_replaced, warn, write_each};
@@ -14,6 +15,7 @@ use super::report::open_by_epoch;
 use super::time::PartArguments;
 use super::{print_local, screen, values};
 use unikprof_profile::output::AtomicFile;
+use unikprof_profile::printable::{path_word, word};
 use unikprof_profile::recording::Recording;
 use unikprof_report::diff::{CompareOptions, Comparison, DiffError, Format, Input};
 use unikprof_report::report::trace::{TraceDiff, TraceOptions, TraceView};
@@ -189,10 +191,17 @@ pub(super) fn run(arguments: &DiffArguments) -> Result<(), Failure> {
         arguments.fail_on.is_some_and(|it| it == FailOn::Significant || arguments.per.is_none());
     let checked = if needs_names { compared.check_names() } else { Ok(()) };
     // They say why names are missing, and no text is shown then.
-    let is_text_shown = checked.is_ok() && outputs.contains(&(Format::Text, None));
-    warn(compared.warnings(), is_text_shown);
+    let is_shown = |output: &(Format, Option<&Path>)| output.1.is_none();
+    warn(compared.warnings(), checked.is_ok() && outputs.iter().any(is_shown));
     checked?;
+    let shows_text = outputs.contains(&(Format::Text, None));
     write_each(outputs, |(format, path)| write(&compared, format, path, arguments))?;
+    if let Some(new) = arguments.new.as_ref().filter(|_| shows_text) {
+        let per = arguments.per.iter().map(|per| format!(" --per {}", word(per)));
+        let options: String = per.collect::<String>() + &arguments.names.words();
+        let [base, new] = [&arguments.base, new].map(|path| path_word(path));
+        next(&format!("diff {base} {new}{options} -o diff.html"))?;
+    }
     arguments.fail_on.map_or(Ok(()), |fail_on| judge(&compared, fail_on))
 }
 
@@ -207,6 +216,7 @@ fn traces(
             "--fail-on and --per are for recordings, and these are traces".into(),
         ));
     }
+    let shows_text = outputs.contains(&(Format::Text, None));
     write_each(outputs, |(format, path)| {
         let mut bytes = Vec::new();
         let written = match format {
@@ -226,7 +236,18 @@ fn traces(
             None => print_local(matches!(format, Format::Text), bytes),
             Some(path) => Ok(AtomicFile::create(path)?.write_whole(|file| file.write_all(&bytes))?),
         }
-    })
+    })?;
+    match arguments.new.as_ref().filter(|_| shows_text) {
+        Some(new) => next(&format!("report {} --open", path_word(new))),
+        None => Ok(()),
+    }
+}
+
+/// Prints what to do next.
+fn next(command: &str) -> Result<(), Failure> {
+    let mut rows = Rows::default();
+    rows.add("next", format!("unikprof-client {command}"));
+    print_local(true, rows.0)
 }
 
 fn outputs(arguments: &DiffArguments) -> Result<Vec<(Format, Option<&Path>)>, Failure> {

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::names::NameArguments;
+use super::outputs::warn;
 use super::recordings::UnwindArguments;
 use super::signals::Kept;
 use super::{print, print_local, values};
@@ -307,9 +308,7 @@ fn show(
         let all = leaks::json(&growth, &symbolized, &warned);
         return print(format!("{all:#}\n"));
     }
-    for warning in &warned {
-        tell!("warning: {warning}");
-    }
+    warn(&warned, false);
     let mut text = Vec::new();
     leaks::write(&growth, &symbolized, arguments.top, super::screen::columns(), &mut text)
         .map_err(Failure::Stdout)?;

@@ -232,10 +232,9 @@ impl ReportOutput {
         report: &Report<'_>,
         is_text_shown: bool,
     ) -> Result<(), Failure> {
-        let is_text = |output: &ReportOutput| {
-            output.format == Format::Text && output.target == Target::Stdout
-        };
-        warn(warnings, is_text_shown || outputs.iter().any(is_text));
+        let is_told =
+            |output: &ReportOutput| output.target == Target::Stdout && output.format.has_warnings();
+        warn(warnings, is_text_shown || outputs.iter().any(is_told));
         let mut unsuited = Ok(());
         let mut suited = Vec::new();
         for output in outputs {
@@ -280,13 +279,14 @@ impl ReportOutput {
     }
 }
 
-/// Writes the warnings to stderr, unless a text on stdout has them: other formats have no place for
-/// them, or none that people see.
-pub(super) fn warn(warnings: &[String], is_text_shown: bool) {
-    if !is_text_shown {
+/// Writes the warnings to stderr, unless a text or JSON on stdout has them: other formats have no
+/// place for them, or none that people see.
+pub(super) fn warn(warnings: impl IntoIterator<Item: ToString>, is_shown: bool) {
+    if !is_shown {
+        let warnings: Vec<String> = warnings.into_iter().map(|it| it.to_string()).collect();
         let mut text = Vec::new();
         // A vector takes everything.
-        let _ = warnings::write_first(warnings, screen::error_columns(), &mut text);
+        let _ = warnings::write_first(&warnings, screen::error_columns(), &mut text);
         if !text.is_empty() {
             tell!("{}", String::from_utf8_lossy(&text).trim_end());
         }

@@ -13,7 +13,7 @@ use unikprof_proto::console::{LETTERS, MARK};
 use super::exit_code::INCOMPLETE;
 use super::failure::Failure;
 use super::output_format::OutputFormat;
-use super::outputs::no_input_is_replaced;
+use super::outputs::{no_input_is_replaced, warn};
 use super::print;
 use unikprof_profile::output::AtomicFile;
 use unikprof_profile::printable::{Printable, path_word};
@@ -99,9 +99,7 @@ pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
     if let Some(reason) = &search.refusal {
         warnings.push(format!("a guest crashed and wrote no crash dump: {}", Printable(reason)));
     }
-    for warning in &warnings {
-        tell!("warning: {warning}");
-    }
+    warn(&warnings, false);
     let why = why(&warnings, search.spoiled);
     let all = search.finish();
     let newest = all.iter().enumerate().max_by_key(|(_, one)| (!one.file.is_empty(), one.unix_ns));

@@ -98,6 +98,7 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
             ..ReportOptions::default()
         },
     );
+    report.check_filters().map_err(Failure::Function)?;
     if let Some((part, timeline)) = part.as_ref().zip(recording.timeline.as_ref()) {
         report = report.with_timeline(arguments.time.view(part, timeline));
     }

@@ -40,16 +40,19 @@ fn is_stdout_closed() -> bool {
         && std::fs::read_link("/proc/self/fd/1").is_ok_and(|path| path == Path::new("/dev/null"))
 }
 
-/// How wide a text for stdout may be: as COLUMNS says, or as wide as the terminal, where it is one.
+/// How wide a text for stdout may be.
 pub(crate) fn columns() -> usize {
+    known_columns().unwrap_or(DEFAULT_COLUMNS)
+}
+
+/// As COLUMNS says, or as wide as the terminal; `None` if there is neither.
+pub(super) fn known_columns() -> Option<usize> {
     let named = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    if let Some(columns) = named.filter(|columns| *columns > 0) {
-        return columns;
-    }
-    match terminal_size::terminal_size_of(io::stdout()) {
-        Some((terminal_size::Width(columns), _)) if columns != 0 => columns.into(),
-        _ => DEFAULT_COLUMNS,
-    }
+    let of_terminal = || {
+        let (terminal_size::Width(columns), _) = terminal_size::terminal_size_of(io::stdout())?;
+        Some(usize::from(columns))
+    };
+    named.or_else(of_terminal).filter(|columns| *columns > 0)
 }
 
 /// How wide a text for stderr may be.

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::names::NameArguments;
+use super::outputs::warn;
 use super::report::InputArguments;
 use super::time::{PartArguments, no_times};
 use unikprof_report::report::{FunctionName, Report, ReportOptions, ScriptFormat};
@@ -72,9 +73,8 @@ pub(super) fn run(arguments: &ScriptArguments) -> Result<(), Failure> {
         ..ReportOptions::default()
     };
     let report = Report::new(&symbolized, options).with_timeline(part.view(timeline));
-    for warning in symbolized.warnings() {
-        tell!("warning: {warning}");
-    }
+    report.check_filters().map_err(Failure::Function)?;
+    warn(symbolized.warnings(), false);
     let format = if arguments.json { ScriptFormat::Json } else { ScriptFormat::Columns };
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let written = report.write_script(format, &mut out);

@@ -8,16 +8,16 @@ use serde_json::{Map, Value, json};
 
 use super::failure::Failure;
 use super::names::NameArguments;
-use super::{print, signals, values};
+use super::outputs::warn;
+use super::{print, screen, signals, values};
 use crate::charset;
 use unikprof_link::interrupt::Interrupt;
-pub(super) use unikprof_link::record::{
-    RecordError, Session, Snapshot, SnapshotError, VcpuSnapshot,
-};
+use unikprof_link::record::{RecordError, Session, Snapshot, SnapshotError, VcpuSnapshot};
 use unikprof_profile::printable::Printable;
 use unikprof_profile::profile::{Architecture, ProfileBuilder, RecordingInfo};
 use unikprof_profile::symbols::{Symbol, Symbolized, Symbolizer};
 use unikprof_profile::units::{duration, std_duration};
+use unikprof_report::report::shorten;
 
 pub(super) const HELP: &str = "\
 Interrupts each vCPU once, which takes microseconds, and prints its registers,
@@ -33,6 +33,9 @@ Examples:
   unikprof-client connect 10.0.0.5 snapshot --image guest.elf
   unikprof-client connect 10.0.0.5 snapshot --vcpu 1 --watch
   unikprof-client connect 10.0.0.5 --json snapshot";
+
+/// The columns that a name has however narrow the terminal is.
+const LEAST_NAME: usize = 16;
 
 #[derive(Debug, Args)]
 pub(super) struct SnapshotArguments {
@@ -116,9 +119,7 @@ fn show(
     }
     let profile = builder.finish();
     let symbolized = symbolizer.resolve(&profile)?;
-    for warning in symbolized.warnings() {
-        tell!("warning: {warning}");
-    }
+    warn(symbolized.warnings(), false);
     let unix_ns = |at_ns: u64| {
         let connected_unix_ns = agent.wall_clock_ns?;
         Some(connected_unix_ns.saturating_add(at_ns.saturating_sub(agent.monotonic_ns)))
@@ -133,7 +134,15 @@ fn show(
     let mut text = String::new();
     for snapshot in snapshots {
         match &snapshot.taken {
-            Some(taken) => text += &paragraph(snapshot.vcpu, taken, registers, &symbolized),
+            Some(taken) => {
+                text += &paragraph(
+                    snapshot.vcpu,
+                    taken,
+                    registers,
+                    &symbolized,
+                    screen::known_columns(),
+                );
+            }
             None => text += &missing(snapshot, wait),
         }
         text.push('\n');
@@ -175,6 +184,7 @@ fn paragraph(
     taken: &Snapshot,
     registers: &[&str],
     symbolized: &Symbolized<'_>,
+    columns: Option<usize>,
 ) -> String {
     let state = match taken.blocked_ns {
         None => "running".to_owned(),
@@ -189,14 +199,17 @@ fn paragraph(
         .collect();
     let _ = writeln!(text, "  {}", values.join("  "));
     for symbol in symbols(vcpu, symbolized) {
-        let _ = write!(text, "    {}", name(symbol, symbolized));
-        if symbol.inlined {
-            text += " (inlined)";
-        }
+        let mut place = if symbol.inlined { " (inlined)".to_owned() } else { String::new() };
         if let (Some(file), Some(line)) = (symbol.file, symbol.line) {
-            let _ = write!(text, "  {}:{line}", Printable(symbolized.file(file)));
+            let file = Printable(symbolized.file(file)).to_string();
+            let file = if columns.is_some() { shorten::path(&file) } else { &file };
+            let _ = write!(place, "  {file}:{line}");
         }
-        text.push('\n');
+        let room = columns.map_or(usize::MAX, |columns| {
+            columns.saturating_sub(4 + place.chars().count()).max(LEAST_NAME)
+        });
+        let name = name(symbol, symbolized);
+        let _ = writeln!(text, "    {}{place}", shorten::name(&name, room));
     }
     text
 }

@@ -14,10 +14,15 @@ use unikprof_profile::recorder_status::peer_words;
 use unikprof_profile::units::{amount_with_unit, duration, grouped, percent};
 
 /// All recordings, a line each, and the agent.
-pub(super) fn all(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> String {
+pub(super) fn all(
+    status: &RecorderStatus,
+    rings: &[RingFill],
+    session: &Session,
+    columns: Option<usize>,
+) -> String {
     let recordings = match status.recordings.is_empty() {
         true => String::new(),
-        false => table(&lines(status, session.agent())) + "\n",
+        false => table(&lines(status, session.agent()), columns) + "\n",
     };
     format!("{}\n{recordings}{}", verdict(&status.recordings), agent(status, rings, session))
 }
@@ -227,16 +232,27 @@ fn dropped(one: &RecordingStatus) -> String {
     if some.is_empty() { "0".into() } else { some.join(", ") }
 }
 
+/// What is left out where the text is narrow, the first one first: KEEPS, SINCE, HOLDS, SAMPLING.
+const SPARE: [usize; 4] = [4, 2, 5, 3];
+
 /// Columns below their heads, each as wide as its widest cell.
-fn table(lines: &[[String; HEAD.len()]]) -> String {
+fn table(lines: &[[String; HEAD.len()]], columns: Option<usize>) -> String {
     let width = |column: usize| {
         let cells = lines.iter().map(|line| line[column].chars().count());
         cells.max().unwrap_or(0).max(HEAD[column].len())
     };
-    let widths: [usize; HEAD.len()] = std::array::from_fn(width);
+    let mut widths: [usize; HEAD.len()] = std::array::from_fn(width);
+    for spare in SPARE {
+        let shown = widths.iter().filter(|width| **width != 0);
+        let width = shown.map(|width| width + 2).sum::<usize>();
+        if columns.is_none_or(|columns| width <= columns + 2) {
+            break;
+        }
+        widths[spare] = 0;
+    }
     let mut out = String::new();
     let mut row = |cells: [&str; HEAD.len()]| {
-        let cells = cells.iter().zip(widths);
+        let cells = cells.iter().zip(widths).filter(|(_, width)| *width != 0);
         let padded: Vec<String> = cells.map(|(cell, width)| format!("{cell:<width$}")).collect();
         let _ = writeln!(out, "{}", padded.join("  ").trim_end());
     };

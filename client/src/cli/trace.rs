@@ -11,7 +11,9 @@ use super::failure::Failure;
 use super::name_pattern::{NamePattern, NamedAfter};
 use super::names::NameArguments;
 use super::output_format::OutputFormat;
-use super::outputs::{Plan, ReportOutput, Target, is_device, no_input_is_replaced, write_each};
+use super::outputs::{
+    Plan, ReportOutput, Target, is_device, no_input_is_replaced, warn, write_each,
+};
 use super::signals::Kept;
 use super::{print, print_local, screen, values};
 use crate::progress::ProgressLine;
@@ -301,7 +303,7 @@ fn write_all(
         output.write_with(&mut |out| view.write(output.format, out))
     })?;
     let is_shown =
-        |output: &ReportOutput| output.target == Target::Stdout && output.format == Format::Text;
+        |output: &ReportOutput| output.target == Target::Stdout && output.format.has_warnings();
     if !outputs.iter().any(is_shown) {
         let view = TraceView::new(traced, recording.timeline.as_ref(), options.clone());
         if summarizes {
@@ -309,9 +311,7 @@ fn write_all(
             view.write_summary(&mut text).map_err(Failure::Stdout)?;
             return print_local(true, text);
         }
-        for warning in view.warnings() {
-            tell!("warning: {warning}");
-        }
+        warn(view.warnings(), false);
     }
     Ok(())
 }

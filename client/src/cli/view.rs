@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::failure::Failure;
 use super::names::NameArguments;
+use super::outputs::warn;
 use super::print;
 use super::report::InputArguments;
 use super::time::PartArguments;
@@ -72,9 +73,7 @@ pub(super) fn run(arguments: &ViewArguments) -> Result<(), Failure> {
     if let Some((part, timeline)) = part.as_ref().zip(recording.timeline.as_ref()) {
         report = report.with_timeline(part.view(timeline));
     }
-    for warning in report.warnings() {
-        tell!("warning: {warning}");
-    }
+    warn(report.warnings(), false);
     let view = View::of(report, profile, &symbolizer, &arguments.source)?;
     let server = Server::listen(arguments.port)?;
     let (front_end, page) = (server.front_end(), server.page());

@@ -325,7 +325,7 @@ fn beside_a_recording_it_goes_on_without_and_says_so() {
         ..image.guest(FULL_ROWS)
     });
     let stderr = start(0, &peer, &["--image", image.path()], image.folder());
-    has(&stderr, &["accepts no caller table while another recording runs"]);
+    has(&stderr, &["another recording runs, so the agent takes no caller table"]);
     assert_eq!(peer.starts()[0].caller_table, None);
 
     // A recording that cannot do without is none.
@@ -353,7 +353,7 @@ fn beside_a_recording_the_agents_own_table_serves() {
     for unwind in ["fp", "table"] {
         let arguments = ["--image", image.path(), "--unwind", unwind];
         let stderr = start(0, &peer, &arguments, image.folder());
-        assert!(stderr.contains("in the one that it has"), "{stderr}");
+        assert!(stderr.contains("it uses its own"), "{stderr}");
         assert_eq!(peer.starts().last().unwrap().caller_table, Some(HELD));
     }
 }
@@ -371,10 +371,9 @@ fn of_a_table_that_does_not_fit_the_rows_that_do_are_sent() {
     });
     let arguments = ["--image", image.path()];
     let stderr = start(0, &peer, &arguments, image.folder());
-    let needed = format!("{FULL_ROWS} rows");
+    let needed = format!("of {FULL_ROWS} caller-table rows");
     let block = format!("{} bytes", block(FULL_ROWS));
-    let sent = format!("sending {room},");
-    has(&stderr, &[&needed, &sent, &format!("room for {room}"), &block]);
+    has(&stderr, &[&needed, &format!(" {room} are sent"), &block]);
     let [rows] = &peer.tables()[..] else {
         panic!("one table");
     };

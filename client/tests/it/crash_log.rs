@@ -402,7 +402,7 @@ fn the_next_command_shows_what_is_in_the_file() {
         ("whole", &lines[..], exit_code::SUCCESS, ["request", "300  request"]),
         ("cut", cut, exit_code::INCOMPLETE, ["request", "not in the log"]),
         ("events", &of_events, exit_code::SUCCESS, ["request", "300  request"]),
-        ("small", &small, exit_code::SUCCESS, ["request", "missing from a crash dump"]),
+        ("small", &small, exit_code::SUCCESS, ["request", "or not dumped"]),
         ("alloc", &alloc, exit_code::SUCCESS, ["alloc", "alloc"]),
         ("live", &live, exit_code::SUCCESS, ["live", "live"]),
     ] {

@@ -201,6 +201,44 @@ fn the_function_that_became_slower_is_the_cause() {
     );
 }
 
+/// Guards lines that the terminal breaks, and a comparison without accounting and next step.
+#[test]
+fn lines_are_as_wide_as_the_terminal() {
+    let folder = folder();
+    for line in [
+        "report old.unikprof",
+        "report old.unikprof --accounting",
+        "report old.unikprof --timeline",
+        "report old.unikprof --analyze",
+        "report old.unikprof --callers main",
+        "doctor old.unikprof --all",
+        "diff old.unikprof slow.unikprof",
+    ] {
+        let words: Vec<&str> = line.split(' ').chain(["--symbols", "symbols"]).collect();
+        let mut command = program::command(&words, folder.path());
+        let (text, _) = program::finished(0, command.env("COLUMNS", "80"));
+        // A command is whole.
+        let mut lines = text.lines().filter(|line| !line.starts_with("next "));
+        let wide = lines.find(|line| line.chars().count() > 80);
+        assert_eq!(wide, None, "{line}\n{text}");
+        if line.starts_with("diff") {
+            program::has(&text, &["\nbase: ", " ticks, all accounted for", "\nnext "]);
+        }
+    }
+}
+
+/// Guards an empty report where the filters match everything.
+#[test]
+fn filters_that_leave_nothing_are_refused() {
+    let folder = folder();
+    for filters in [&["--ignore", "."][..], &["--focus", "hash", "--ignore", "main"]] {
+        let words = [&["report", "old.unikprof", "--symbols", "symbols"], filters].concat();
+        let (stdout, stderr) = program::run(2, &words, folder.path());
+        assert_eq!(stdout, "");
+        program::has(&stderr, &["--focus and --ignore leave nothing of"]);
+    }
+}
+
 #[test]
 fn equal_work_in_a_longer_recording_is_no_change() {
     let folder = folder();
@@ -538,7 +576,7 @@ fn counts_without_times_claim_less() {
     assert!(!verdicts.contains(&&"slower".into()), "{found:#}");
     let (text, stderr) = diff(0, "slow", &[], folder.path());
     program::has(&text, &["from counts without times", "possibly changed"]);
-    program::has(&text, &["warning: the recordings have counts without times"]);
+    program::has(&text, &["warning: there are not 8 blocks of time"]);
     assert_eq!(stderr, "", "once");
     for more in [&["--fail-on", "significant"][..], &["--per", "request"]] {
         let (stdout, stderr) = diff(6, "slow", more, folder.path());
@@ -872,15 +910,12 @@ fn code_without_names_is_no_reason_to_pass() {
     for (build, images) in [(1, &images[..]), (1, &[]), (0, &[]), (0, &bare)] {
         let (text, stderr) = run(0, build, images);
         assert_eq!(text.contains("[program]"), build == 1, "{text}");
-        assert!(
-            !images.is_empty() || text.contains("warning: old.unikprof: no image"),
-            "{text}{stderr}"
-        );
+        assert!(!images.is_empty() || text.contains("warning: base: no image"), "{text}{stderr}");
         for fail_on in ["significant", "5%"] {
             let more = [images, &["--fail-on", fail_on]].concat();
             let (_, stderr) = run(6, build, &more);
             program::has(&stderr, &["of old.unikprof lie in code without a name", "--image"]);
-            let is_told = stderr.contains("warning: old.unikprof: no image");
+            let is_told = stderr.contains("warning: base: no image");
             assert!(!images.is_empty() || is_told, "why: {stderr}");
         }
     }

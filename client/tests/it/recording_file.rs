@@ -10,7 +10,7 @@ use unikprof_profile::profile::{Frame, Mode, Profile, SpecialFrame, Unit};
 use unikprof_profile::recording::{Completeness, Reading, Recording, RecordingError};
 use unikprof_proto::file::{FileEnd, FileHeader, preamble};
 use unikprof_proto::frame::Message;
-use unikprof_proto::message::Nodes;
+use unikprof_proto::message::{Epoch, Nodes};
 use unikprof_proto::nodes::{Encoder, Node};
 use unikprof_test_kit::assert_is;
 
@@ -244,6 +244,32 @@ fn file(script: &Script, frames: &[Vec<u8>], complete: bool) -> Vec<u8> {
         encode(&FileEnd { complete, reason: "" }),
     ]
     .concat()
+}
+
+/// Guards "damaged" for a file that another version of the program wrote.
+#[test]
+fn files_of_other_versions_name_both_versions_and_the_way_out() {
+    /// What a client of another build writes as an epoch's head.
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct OtherEpoch {
+        epoch: u8,
+    }
+    impl Message<'_> for OtherEpoch {
+        const TYPE: u16 = Epoch::TYPE;
+    }
+    let script = Script::default();
+    let layout = file(&script, &[encode(&OtherEpoch { epoch: 7 })], true);
+    let [mut newer, mut older] = [0; 2].map(|_| written(&script, &[7]));
+    (newer[8], older[8]) = (9, 0);
+    for (bytes, found, way_out) in [
+        (layout, "file version 1 and protocol version 1, but", "of another build"),
+        (newer, "file version 9 and protocol version 1, but", "use a newer client"),
+        (older, "file version 0 and protocol version 1, but", "record again"),
+    ] {
+        let text = read(&bytes, Reading::Strict).unwrap_err().to_string();
+        has(&text, &[found, "this client reads file version 1 and protocol version 1", way_out]);
+        assert!(!text.contains("damaged"), "{text}");
+    }
 }
 
 fn is_of<'m, M: Message<'m>>(frame: &[u8]) -> bool {

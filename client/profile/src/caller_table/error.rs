@@ -124,13 +124,10 @@ pub enum Note {
     #[error("{}", no_room(*needed, *least, *room))]
     NoRoom { needed: usize, least: Option<usize>, room: u32 },
     #[error(
-        "the caller table has {needed} rows ({least} are essential), but the agent has room for \
-         {room}: sending {sent}, \
-         first those of functions seen in one second of samples, then the program's, then \
-         libraries'; {}. For all rows, \
-         give the agent a caller-table block of {} bytes",
+        "of {needed} caller-table rows ({least} essential) {sent} are sent, {}; for all, give the \
+         agent a block of {} bytes",
         if *grows {
-            "rows of functions that run later are added while there is room"
+            "others when their code runs"
         } else {
             "callers of other leaf functions are guessed"
         },
@@ -143,17 +140,17 @@ pub enum Note {
 
 fn no_room(needed: usize, least: Option<usize>, room: u32) -> String {
     let least = match least {
-        Some(least) => format!(" ({least} are essential)"),
+        Some(least) => format!(" ({least} essential)"),
         None => String::new(),
     };
     let has = match room {
         0 => "the agent has no memory for a caller table".to_owned(),
         room => format!("the agent has room for {room}"),
     };
-    let guessed = if least.is_empty() { "" } else { "; callers of leaf functions are guessed" };
+    let guessed = if least.is_empty() { "" } else { ": leaf callers are guessed" };
     format!(
-        "the caller table has {needed} rows{least}, but {has}{guessed}; give the agent a \
-         caller-table block of {} bytes",
+        "the caller table has {needed} rows{least}, but {has}{guessed}; give it a caller-table \
+         block of {} bytes",
         block_bytes(needed)
     )
 }

@@ -42,14 +42,17 @@ pub enum RecordingError {
     /// It is of another version.
     #[error(
         "{} has file version {file} and protocol version {protocol}, but this client reads file \
-         version {VERSION} \
-         and protocol version {VERSIONS}: use a newer client", path.display()
+         version {VERSION} and protocol version {VERSIONS}{}", path.display(),
+        instead(*file, *protocol, layout.as_ref())
     )]
     Version {
         path: PathBuf,
         file: u16,
         /// The protocol version of its frames.
         protocol: u16,
+        /// Where an intact frame has another layout, if the versions do not tell it: the file is of
+        /// another build.
+        layout: Option<(u64, FrameError)>,
     },
     /// It is a block of memory that a guest left when it crashed, and not whole.
     #[error(
@@ -160,6 +163,18 @@ pub enum Damage {
     TooManyStacks(#[from] TooManyStacks),
 }
 
+impl Damage {
+    /// A frame whose checksum is right and whose body is malformed: its bytes are those that were
+    /// written, by a program of another build.
+    pub(super) fn other_layout(&self) -> Option<FrameError> {
+        match self {
+            Damage::Frame(body @ FrameError::Body(_))
+            | Damage::Epoch(EpochError::Frame(body @ FrameError::Body(_))) => Some(*body),
+            _ => None,
+        }
+    }
+}
+
 impl From<FrameReadError> for Damage {
     fn from(error: FrameReadError) -> Damage {
         match error {
@@ -184,6 +199,18 @@ fn beginning(bytes: &[u8]) -> String {
         return "found an empty file".to_owned();
     }
     format!("found {}", PrintableBytes(bytes))
+}
+
+/// How a file of another version can be read.
+fn instead(file: u16, protocol: u16, layout: Option<&(u64, FrameError)>) -> String {
+    const WRITER: &str = "use the client that wrote it, or record again";
+    match layout {
+        Some((offset, source)) => {
+            format!(" of another build ({source}, at byte {offset}): {WRITER}")
+        }
+        None if file > VERSION || protocol > VERSIONS.highest => ": use a newer client".to_owned(),
+        None => format!(": {WRITER}"),
+    }
 }
 
 fn advice(salvageable: bool) -> &'static str {

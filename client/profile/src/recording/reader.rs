@@ -190,7 +190,8 @@ pub(super) fn read_on(
     match contents.read_on(frames) {
         Ok(()) => Ok(None),
         Err(damage) if reading == Reading::Salvage => Ok(Some(format!(
-            "the file is damaged at byte {}: {damage}; only the part before is shown",
+            "the file is {} at byte {}: {damage}; only the part before is shown",
+            if damage.other_layout().is_some() { "of another build" } else { "damaged" },
             frames.offset() + PREAMBLE as u64
         ))),
         Err(damage) => Err(damage),
@@ -241,14 +242,18 @@ fn read_file<T>(
         });
     };
     if file != VERSION || !(VERSIONS.lowest..=VERSIONS.highest).contains(&protocol) {
-        return Err(RecordingError::Version { path: path.into(), file, protocol });
+        return Err(RecordingError::Version { path: path.into(), file, protocol, layout: None });
     }
     let mut frames = FrameReader::new(source);
-    let damaged = |offset: u64, source, salvageable| RecordingError::Damaged {
-        path: path.into(),
-        offset: offset + PREAMBLE as u64,
-        source,
-        salvageable,
+    let damaged = |offset: u64, source: Damage, salvageable| {
+        let (path, offset) = (path.into(), offset + PREAMBLE as u64);
+        match source.other_layout() {
+            Some(frame) => {
+                let layout = Some((offset, frame));
+                RecordingError::Version { path, file, protocol, layout }
+            }
+            None => RecordingError::Damaged { path, offset, source, salvageable },
+        }
     };
     let contents = Contents::begin(&mut frames).map_err(|e| damaged(frames.offset(), e, false))?;
     let found = read_rest(contents, &mut frames);

@@ -97,9 +97,8 @@ pub enum SymbolWarning {
     },
     /// The file at the recorded path differs from the recorded file.
     #[error(
-        "{} on this host is not the recorded file: expected build-id {expected}, found {}; name \
-         the recorded one \
-         with --image", path.display(), id_or_none(found.as_ref())
+        "{} has build-id {} here, and not the recorded {expected}; name the recorded file with \
+         --image", path.display(), id_or_none(found.as_ref())
     )]
     LocalFileDiffers {
         /// The path that was tried.
@@ -109,8 +108,7 @@ pub enum SymbolWarning {
     },
     /// Used although its build-id differs, because of `--force-image`.
     #[error(
-        "{} is used because of --force-image: the recording has build-id {expected}, the image {}; \
-         names may be \
+        "{} is used by --force-image: recorded was build-id {expected}, found {}; names may be \
          wrong",
         path.display(), id_or_none(found.as_ref())
     )]
@@ -133,16 +131,14 @@ pub enum SymbolWarning {
     Changed { path: PathBuf },
     /// Names from the symbol table only.
     #[error(
-        "{} has no debug information: source lines and inlined functions are not shown; build it \
-         with -g (Rust: \
+        "{} has no debug information, so no lines or inlined functions; build it with -g (Rust: \
          debug = \"line-tables-only\")", path.display()
     )]
     NoDebugInfo { path: PathBuf },
     /// No names at all.
     #[error(
-        "{} is stripped: it has neither symbols nor debug information; name the unstripped image, \
-         or a symbol list \
-         with --symbols", path.display()
+        "{} is stripped: it names no function; name the unstripped image, or a symbol list with \
+         --symbols", path.display()
     )]
     Stripped { path: PathBuf },
     /// The debug information is damaged at some places.
@@ -157,9 +153,9 @@ pub enum SymbolWarning {
     },
     /// Debug information of the file is in another one, which was not found or is of another build.
     #[error(
-        "{} has debug information in other files, and {} is missing or of another build: \
-         inlined functions are not shown in its code; put it beside the image",
-        path.display(), missing.display()
+        "{} (debug information of {}) is missing or differs: no inlining is shown; put it beside \
+         the image",
+        missing.display(), path.display()
     )]
     DebugFileMissing {
         path: PathBuf,
@@ -182,7 +178,7 @@ pub enum SymbolWarning {
 
 fn image_advice(mapping: &str) -> &'static str {
     match vdso::is_vdso(mapping.as_ref()) {
-        true => "it is code of the kernel that ran the guest, which is in no file",
+        true => "it is kernel code, in no file",
         false => "name the image with --image",
     }
 }

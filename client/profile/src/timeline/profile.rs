@@ -84,9 +84,8 @@ impl Timeline {
         }
         if info.mode.is_heap() {
             recording.warnings.push(format!(
-                "mode {}: the rings hold when allocations were sampled, so samples are shown and \
-                 not bytes; fetch the \
-                 counts with `dump` or `stop`",
+                "mode {}: the rings hold times and no sizes, so samples are shown and not bytes; \
+                 fetch the counts with `dump` or `stop`",
                 info.mode
             ));
         }
@@ -157,8 +156,8 @@ impl Timeline {
                          them",
                         ring.left_out
                     ),
-                    0 => "the file has no earlier records: they were not requested (--max-age, \
-                          --max-size or a time window), or are missing from a crash dump"
+                    0 => "earlier records were not requested (--max-age, --max-size, a window), \
+                          or not dumped"
                         .to_owned(),
                     evicted => format!(
                         "{evicted} records were evicted since the agent started; a larger ring \
@@ -176,8 +175,8 @@ impl Timeline {
             let (between, within) = (missing_ns(&ring.uncovered), missing_ns(&ring.gaps));
             if ring.overwritten > 0 && between > 0 {
                 all.push(format!(
-                    "vCPU {}: {} records are in none of the files: they were evicted before they \
-                     could be fetched, or are in a file that was not given ({} not covered)",
+                    "vCPU {}: {} records are in none of the files ({} not covered): they were \
+                     evicted before a fetch, or are in another file",
                     ring.vcpu,
                     ring.overwritten,
                     duration(between.saturating_add(within))

@@ -7,7 +7,7 @@ use super::cause::Either;
 use super::statistics::Factor;
 use super::{Change, Comparison, Function, Role};
 use crate::finding::paragraph;
-use crate::report::{DEFAULT_COLUMNS, shorten, warnings};
+use crate::report::{DEFAULT_COLUMNS, shorten, summary, warnings};
 use unikprof_profile::printable::Printable;
 use unikprof_profile::profile::Unit;
 use unikprof_profile::units::{amount_with_unit, duration, grouped, percent, two_digits};
@@ -59,6 +59,11 @@ pub(super) fn write(
     let accounting = [result, said("compared"), said("power")].into_iter().flatten();
     let accounting: Vec<&str> = accounting.map(String::as_str).collect();
     paragraph(&mut text, "", &accounting.join("; "), width);
+    let sides = ["base", "new"].into_iter().zip(&of.inputs);
+    let ticks = sides.map(|(name, input)| {
+        format!("{name}: {}", summary::outcome(&input.recording.profile).join(", "))
+    });
+    paragraph(&mut text, "", &ticks.collect::<Vec<_>>().join("; "), width);
     said("basis").into_iter().for_each(|next| paragraph(&mut text, "", next, width));
     out.write_all(text.as_bytes())
 }

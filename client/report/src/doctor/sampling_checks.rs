@@ -137,7 +137,8 @@ pub(super) fn rates(counters: &Counters, info: &RecordingInfo) -> Vec<Check> {
         let finding = "the recording does not contain the requested rate";
         return vec![Check::new("rate", Verdict::Bad, finding).advise("record again")];
     };
-    let Some(all) = counters.missing else {
+    let told = counters.told();
+    let Some(all) = told.missing else {
         if info.is_incomplete {
             let finding = "unknown: some of the recording is missing";
             return vec![Check::new("rate", Verdict::Look, finding).real("asked_hz", asked)];
@@ -164,7 +165,7 @@ pub(super) fn rates(counters: &Counters, info: &RecordingInfo) -> Vec<Check> {
                 format!("{missed} of the measured blocked time"),
             )
             .advise(BLOCKED_APART)
-            .signed("missing_blocked", missing);
+            .signed("missing_blocked", told.missing_blocked.unwrap_or(missing));
         }
         let achieved = if due == 0 { asked } else { asked * came.samples as f64 / due as f64 };
         let finding =

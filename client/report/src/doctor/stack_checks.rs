@@ -28,7 +28,7 @@ pub(super) fn of(symbolized: &Symbolized<'_>, passed_over: Option<&PassedOver>) 
     let broken = broken_share(
         what,
         part_of(marked.broken, whole),
-        where_broken(&broken::places(symbolized)),
+        where_broken(&broken::places(symbolized), usize::MAX),
     );
     let mut checks = vec![
         match passed_over {

@@ -20,11 +20,22 @@ impl Diagnosis {
             Subject::Agent => "agent",
         };
         paragraph(&mut out, "", &self.summary(), columns);
+        let of = |verdict| self.checks.iter().filter(move |check| check.verdict == verdict);
+        let advised = of(Verdict::Bad).chain(of(Verdict::Look));
+        let advised = advised.filter_map(|check| Some((check.name, check.advice.as_ref()?)));
+        for (at, (name, advice)) in advised.enumerate() {
+            out.push_str(if at == 0 { "\n" } else { "" });
+            paragraph(
+                &mut out,
+                &format!("-> {name:<width$}", width = FINDING - 3),
+                advice,
+                columns,
+            );
+        }
         // Writing to a `String` does not fail.
         let _ = writeln!(out, "\n{kind:<FINDING$}{}", self.what);
         for verdict in [Verdict::Bad, Verdict::Look, Verdict::Good] {
-            let checks: Vec<&Check> =
-                self.checks.iter().filter(|check| check.verdict == verdict).collect();
+            let checks: Vec<&Check> = of(verdict).collect();
             if verdict == Verdict::Good && !all && !checks.is_empty() {
                 let names: Vec<&str> = checks.iter().map(|check| check.name).collect();
                 let head = format!("{:<FINDING$}", verdict.to_string());
@@ -35,10 +46,6 @@ impl Diagnosis {
             for check in checks {
                 let head = format!("{:<6}{:<16}", check.verdict, check.name);
                 paragraph(&mut out, &head, &check.finding, columns);
-                if let Some(advice) = &check.advice {
-                    let head = format!("{:FINDING$}", "");
-                    paragraph(&mut out, &head, &format!("-> {advice}"), columns);
-                }
             }
         }
         out

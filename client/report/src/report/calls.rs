@@ -51,6 +51,17 @@ pub enum FunctionError {
         "no function in the stacks shown is called or matches `{0}`; `report --top 0` lists all"
     )]
     None(String),
+    /// The filters drop every stack.
+    #[error(
+        "--focus and --ignore leave nothing of {}; `report --top 0` without them lists all functions",
+        amount_with_unit(*recorded, *unit)
+    )]
+    NothingLeft {
+        /// What was recorded.
+        recorded: u64,
+        /// In which unit.
+        unit: Unit,
+    },
     #[error(
         "`{name}` matches {count} functions: {list}; give one's whole name, or a regular \
          expression that matches \

@@ -10,11 +10,12 @@ pub(super) use unikprof_profile::timeline::{
     CounterSeries, SpanTable, Timeline, Window, sparkline,
 };
 
-/// The columns of a counter's line over time.
+/// The most columns of a counter's line over time.
 const LINE: usize = 40;
 
-/// The columns a name gets.
+/// The most and the fewest columns that a name gets.
 const NAME: usize = 48;
+const LEAST_NAME: usize = 16;
 
 /// The most names listed of each kind: a guest has at most 256.
 const MOST: usize = 256;
@@ -26,20 +27,21 @@ pub(super) fn write(
     window: Window,
     asked: Window,
     began_ns: u64,
+    columns: usize,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let spans = timeline.spans(window);
     let counters = timeline.counters(window);
     let marks = timeline.marks(window);
     let has_any = !spans.is_empty() || !counters.is_empty() || !marks.is_empty();
-    write_spans(&spans, out)?;
+    write_spans(&spans, columns, out)?;
     let extent = timeline.extent().map_or(window, |extent| extent.and(window));
-    write_counters(&counters, extent, out)?;
+    write_counters(&counters, extent, columns, out)?;
     if !marks.is_empty() {
         writeln!(out, "\nmarks of the guest\n     count  name")?;
     }
     for (name, count) in marks.iter().take(MOST) {
-        writeln!(out, "{:>10}  {}", grouped(*count), shown(name))?;
+        writeln!(out, "{:>10}  {}", grouped(*count), shown(name, NAME))?;
     }
     if has_any && let Some(lacking) = lacking(timeline, window, asked, began_ns) {
         writeln!(
@@ -78,7 +80,7 @@ fn counted(gaps: usize) -> String {
     if gaps == 1 { "1 gap".to_owned() } else { format!("{gaps} gaps") }
 }
 
-fn write_spans(tables: &[SpanTable], out: &mut impl Write) -> io::Result<()> {
+fn write_spans(tables: &[SpanTable], columns: usize, out: &mut impl Write) -> io::Result<()> {
     if tables.is_empty() {
         return Ok(());
     }
@@ -100,7 +102,7 @@ fn write_spans(tables: &[SpanTable], out: &mut impl Write) -> io::Result<()> {
             length(times.percentile(50)),
             length(times.percentile(99)),
             length(times.max_ns()),
-            shown(&table.name)
+            shown(&table.name, columns.saturating_sub(60))
         )?;
         let notes = [
             (table.unfinished, "not ended"),
@@ -124,6 +126,7 @@ fn write_spans(tables: &[SpanTable], out: &mut impl Write) -> io::Result<()> {
 fn write_counters(
     counters: &[CounterSeries],
     window: Window,
+    columns: usize,
     out: &mut impl Write,
 ) -> io::Result<()> {
     if counters.is_empty() {
@@ -133,23 +136,27 @@ fn write_counters(
     let values = |it: &CounterSeries| [it.min(), it.max(), it.last()].map(grouped);
     let longest = shown_ones().flat_map(values).map(|it| it.len()).max();
     let width = longest.unwrap_or(0).max(10);
+    let left = columns.saturating_sub(3 * (width + 2));
+    let line = left.saturating_sub(NAME / 2).clamp(9, LINE);
     writeln!(
         out,
-        "\ncounters of the guest\n{:>width$}  {:>width$}  {:>width$}  {:<LINE$}  name",
+        "\ncounters of the guest\n{:>width$}  {:>width$}  {:>width$}  {:<line$}  name",
         "min", "max", "last", "over time"
     )?;
     for counter in shown_ones() {
         let [min, max, last] = values(counter);
         writeln!(
             out,
-            "{min:>width$}  {max:>width$}  {last:>width$}  {}  {}",
-            sparkline(&counter.heights(window, LINE), LINE),
-            shown(&counter.name)
+            "{min:>width$}  {max:>width$}  {last:>width$}  {:<line$}  {}",
+            sparkline(&counter.heights(window, line), line),
+            shown(&counter.name, left.saturating_sub(line + 2))
         )?;
     }
     Ok(())
 }
 
-fn shown(name: &str) -> String {
-    shorten::name(&Printable(name).to_string(), NAME).into_owned()
+/// A name in so many columns, or in those that it gets.
+fn shown(name: &str, columns: usize) -> String {
+    let columns = columns.clamp(LEAST_NAME, NAME);
+    shorten::name(&Printable(name).to_string(), columns).into_owned()
 }

@@ -62,6 +62,11 @@ impl Format {
         found.and_then(|(_, _, endings)| endings.first()).copied().unwrap_or_default()
     }
 
+    /// Whether its reader is told the warnings in it.
+    pub fn has_warnings(self) -> bool {
+        matches!(self, Format::Text | Format::Json)
+    }
+
     /// Whether it is not for a terminal.
     pub fn is_binary(self) -> bool {
         matches!(self, Format::Pprof | Format::Firefox | Format::Otlp)

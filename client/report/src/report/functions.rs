@@ -41,9 +41,6 @@ pub struct FunctionTable {
     pub recorded: u64,
     /// The unit of these counts and of the rows' counts.
     pub(crate) unit: Unit,
-    /// Samples that were due at an unknown place, if the intervals include what they could change;
-    /// 0 if there are too few.
-    pub(crate) unplaced: u64,
     /// The first share among those of the first rows, by own samples and by total, whose samples
     /// come in bursts: another recording may differ by more than the rows' intervals.
     pub(crate) long_run: Option<LongRun>,
@@ -135,13 +132,12 @@ impl FunctionTable {
             shown: report.weights.shown,
             recorded,
             unit,
-            unplaced: unplaced.map_or(0, |unplaced| unplaced.count()),
         }
     }
 
     /// The rows in the order of a text. Functions that nearly all stacks go through on the way to
     /// the work are apart, outermost first, except the innermost and those that are `kept`.
-    pub(super) fn in_order(
+    pub fn in_order(
         &self,
         sort: SortBy,
         is_kept: impl Fn(&FunctionRow) -> bool,

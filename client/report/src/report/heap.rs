@@ -569,17 +569,13 @@ pub fn warnings(profile: &Profile) -> Vec<String> {
 pub(super) fn warn(profile: &Profile, all: &mut Vec<String>) {
     let (info, c) = (profile.recording(), profile.counters());
     let full = match info.mode {
-        Mode::Live => "the table of live samples or of stacks was full",
+        Mode::Live => "a table was full",
         _ => "the stack table was full",
     };
     for (count, why, advice) in [
-        (
-            c.aged,
-            "memory was full before they were fetched",
-            "give the agent more memory, or fetch more often",
-        ),
-        (c.overflow, full, "give the agent more memory, or sample less often with --every"),
-        (c.lost, "the stack table was in use", "sample less often with --every"),
+        (c.aged, "memory was full", "give the agent more memory, or fetch more often"),
+        (c.overflow, full, "give the agent more memory, or a larger --every"),
+        (c.lost, "the stack table was in use", "use a larger --every"),
     ] {
         // In mode live the three are judged together, so that whatever makes the intervals lower
         // bounds is named.
@@ -592,14 +588,12 @@ pub(super) fn warn(profile: &Profile, all: &mut Vec<String>) {
         }
         all.push(match &profile.heap {
             Some(heap) if info.mode == Mode::Live => format!(
-                "{} sampled allocations are not followed because {why}, beside {} that are held: \
-                 more may be held than is \
-                 shown; {advice}",
+                "{} sampled allocations are not followed, beside {} that are held: {why}; {advice}",
                 grouped(count),
                 grouped(heap.total().samples)
             ),
             _ => format!(
-                "{} of the sampled allocations ({}) are in no stack because {why}; {advice}",
+                "{} of the sampled allocations ({}) are in no stack: {why}; {advice}",
                 share(count, c.ticks),
                 grouped(count)
             ),
@@ -609,9 +603,8 @@ pub(super) fn warn(profile: &Profile, all: &mut Vec<String>) {
     let freed: u64 = vcpus.fold(0, |sum, vcpu| sum.saturating_add(vcpu.freed_samples));
     if info.mode == Mode::Live && freed == 0 && c.recorded >= MANY {
         all.push(format!(
-            "none of {} sampled allocations was freed: the guest's allocator seems to report no \
-             frees, so all that it \
-             allocates seems to be held",
+            "none of {} sampled allocations was freed: frees seem not to be reported, so that all \
+             of them seem to be held",
             grouped(c.recorded)
         ));
     }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::labels::{Label, LabelId};
 use super::text::label_name;
 use super::units::{duration, percent};
-use super::{Report, TimelineView};
+use super::{DEFAULT_COLUMNS, Report, TimelineView};
 use unikprof_profile::profile::Unit;
 use unikprof_profile::timeline::{Slice, WallClock, sparkline, step_ns};
 
@@ -17,8 +17,8 @@ use unikprof_profile::timeline::{Slice, WallClock, sparkline, step_ns};
 const LINES: u64 = 120;
 
 /// The column in which the names of the functions begin.
-const NAMES_BEGIN: usize = 62;
-const LEAST_NAME: usize = 24;
+const NAMES_BEGIN: usize = 61;
+const LEAST_NAME: usize = 16;
 
 /// So much that the lines do not tell of is worth a word.
 pub(super) const TOLD_FROM_NS: u64 = 1_000_000_000;
@@ -126,7 +126,10 @@ pub(super) fn write(
     let unit = report.symbolized.profile().recording().unit();
     let highest = |values: &[Option<f64>]| values.iter().flatten().copied().fold(0.0, f64::max);
     let amounts: Vec<_> = seconds.iter().map(|second| second.amount(unit)).collect();
-    let line = sparkline(&amounts, OVERVIEW);
+    let columns = report.options.columns.unwrap_or(DEFAULT_COLUMNS);
+    // Behind it there is the highest value.
+    let overview = columns.saturating_sub(36).clamp(1, OVERVIEW);
+    let line = sparkline(&amounts, overview);
     match unit {
         Unit::Samples => writeln!(out, "rate     {line}  max {:.0} samples/s", highest(&amounts)),
         Unit::Nanoseconds | Unit::Bytes | Unit::Objects => {
@@ -138,7 +141,7 @@ pub(super) fn write(
         ("blocked", seconds.iter().map(Second::blocked).collect()),
     ];
     for (name, values) in shares.iter().filter(|(_, v)| v.iter().any(Option::is_some)) {
-        let line = sparkline(values, OVERVIEW);
+        let line = sparkline(values, overview);
         writeln!(out, "{name:<7}  {line}  max {}", percent(highest(values)))?;
     }
     let amount_heading = match unit {
@@ -147,8 +150,7 @@ pub(super) fn write(
     };
     writeln!(
         out,
-        "\n     since  clock (UTC)  {amount_heading:>8}      stolen     blocked     share  top \
-         function"
+        "\n    since  clock (UTC) {amount_heading:>8}   stolen  blocked    share  top function"
     )?;
     let clock = view.timeline.wall_clock();
     for second in &seconds {
@@ -209,13 +211,13 @@ fn write_line(
     };
     write!(
         out,
-        "{since:>8.1} s  {:<8}{amount:>13}  {:>10}  {:>10}",
+        "{since:>7.1} s  {:<8}{amount:>13}  {:>7}  {:>7}",
         time.unwrap_or_default(),
         share(second.stolen()),
         share(second.blocked()),
     )?;
     let Some((label, part)) = second.top(report) else {
-        return writeln!(out, "  {:>8}", "-");
+        return writeln!(out, "  {:>7}", "-");
     };
     let columns = report.options.columns;
     let columns = columns.map(|all| all.saturating_sub(NAMES_BEGIN).max(LEAST_NAME));
@@ -223,7 +225,7 @@ fn write_line(
         Some(columns) => label_name(report, label, columns),
         None => label.text.as_str().into(),
     };
-    writeln!(out, "  {:>8}  {name}", percent(part))
+    writeln!(out, "  {:>7}  {name}", percent(part))
 }
 
 #[cfg(test)]

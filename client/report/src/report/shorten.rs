@@ -23,8 +23,29 @@ pub fn name(name: &str, columns: usize) -> Cow<'_, str> {
     short.into()
 }
 
+/// A text whose longest names, in backticks or words, are shortened until it fits, none to less than
+/// the given number of columns.
+pub(crate) fn names_in(text: &str, least: usize, fits: impl Fn(&str) -> bool) -> String {
+    let length = |name: &&str| name.chars().count();
+    let quoted = text.split('`').skip(1).step_by(2);
+    let words = text.split(' ').filter(|word| !word.contains('`'));
+    let mut names: Vec<&str> = quoted.chain(words).filter(|name| length(name) > least).collect();
+    names.sort_by_key(|name| std::cmp::Reverse(length(name)));
+    let mut short = text.to_owned();
+    for long in names {
+        if fits(&short) {
+            break;
+        }
+        let shorter = |room| short.replace(long, &name(long, room));
+        let rooms = (least..length(&long)).rev();
+        let fitting = rooms.map(shorter).find(|text| fits(text));
+        short = fitting.unwrap_or_else(|| shorter(least));
+    }
+    short
+}
+
 /// A source file's last folder and name: `…/src/store.rs` is `src/store.rs`.
-pub(crate) fn path(path: &str) -> &str {
+pub fn path(path: &str) -> &str {
     let mut slashes = path.rmatch_indices('/');
     match slashes.nth(1) {
         Some((at, _)) => &path[at + 1..],

@@ -7,12 +7,15 @@ use super::marks::{self, Marked};
 use super::shorten;
 use super::units::{duration, share};
 use super::warnings::notable;
-use unikprof_profile::profile::{Counters, Profile, SpecialFrame, Unit, Unwind};
+use unikprof_profile::profile::{Counters, Profile, Unit};
 use unikprof_profile::symbols::Symbolized;
 
 /// How many functions a warning names, and in how many columns each.
 const FUNCTIONS: usize = 3;
 const NAME: usize = 48;
+
+/// The columns of a name beside more words.
+const LATE_NAME: usize = 20;
 
 /// A share of callers from the frame pointer alone that is worth a word.
 pub(crate) const BY_FRAME_POINTER: f64 = 0.1;
@@ -87,7 +90,7 @@ pub(super) fn add(symbolized: &Symbolized<'_>, counters: &Counters, all: &mut Ve
         // No code was interrupted: every frame is a call.
         return;
     }
-    let guessed = about_callers(counters, recording.caller_table.is_some(), recording.unwind);
+    let guessed = about_callers(counters, recording.caller_table.is_some());
     all.extend(guessed.map(|told| told.to_string()));
 }
 
@@ -100,23 +103,24 @@ pub(super) fn about_truncated(part: &str, depth: u32) -> Told {
 
 /// How many stacks break, where, and what to do about it.
 pub(super) fn about_broken(part: &str, places: &[BrokenIn]) -> Told {
-    let text = format!("{part} of the stacks are broken and lack their outer frames");
-    match where_broken(places) {
+    let text = format!("{part} of the stacks are broken and lack outer frames");
+    match where_broken(places, 0) {
         None => Told::new(text, "build all code with frame pointers"),
         Some(place) => Told::new(
             format!("{text}, {place}"),
-            "build that code with frame pointers, or record with --unwind table",
+            "build it with frame pointers, or use --unwind table",
         ),
     }
 }
 
-/// Where most stacks break, in words; `None` where no stack carries the mark.
-pub(crate) fn where_broken(places: &[BrokenIn]) -> Option<String> {
+/// Where most stacks break, in words, with the first functions; `None` where no stack carries the
+/// mark.
+pub(crate) fn where_broken(places: &[BrokenIn], functions: usize) -> Option<String> {
     let all = places.iter().fold(0_u64, |sum, place| sum.saturating_add(place.samples));
     let most = places.first().filter(|place| place.samples != 0)?;
-    let image = most.image.as_deref().unwrap_or("code of an unknown file");
+    let image = most.image.as_deref().unwrap_or("an unknown file");
     let part = if most.samples == all { "all".to_owned() } else { share(most.samples, all) };
-    let functions = listed(&most.functions);
+    let functions = listed(most.functions.get(..functions).unwrap_or(&most.functions));
     Some(format!("{part} of them in {image}{functions}"))
 }
 
@@ -130,25 +134,24 @@ pub(crate) fn listed(functions: &[String]) -> String {
     format!(" ({})", shown.join(", "))
 }
 
-fn about_late(counters: &Counters, threshold_ns: u64, under: &[(String, u64)]) -> String {
-    let mut text = format!(
-        "{} of the samples arrived more than {} of running time late, because the guest masked \
-         events or was \
-         stalled by its host or emulator; ",
+pub(super) fn about_late(
+    counters: &Counters,
+    threshold_ns: u64,
+    under: &[(String, u64)],
+) -> String {
+    let late = format!(
+        "{} of the samples are over {} late",
         share(counters.late, counters.sampled()),
         duration(threshold_ns)
     );
-    text.push_str(&match where_late(under) {
-        None => "they may show code that ran after the time they were due".to_owned(),
-        Some(functions) => format!(
-            "the code that ran when they were due is unknown, so they are shown as {} under the \
-             code that ran when they \
-             arrived, most of them in {functions}; if that code unmasks events, mask events for \
-             less time there",
-            SpecialFrame::Late
+    const WHY: &str = "masked events, or a stalled host";
+    match under.first() {
+        None => format!("{late}: {WHY}; they may show code that ran after the time they were due"),
+        Some((function, _)) => format!(
+            "{late}, most in {}: {WHY}; mask events for less time",
+            shorten::name(function, LATE_NAME)
         ),
-    });
-    text
+    }
 }
 
 /// The functions under which most late samples lie, in words; `None` where there are none.
@@ -162,36 +165,23 @@ pub(crate) fn where_late(under: &[(String, u64)]) -> Option<String> {
     (!functions.is_empty()).then(|| functions.join(", "))
 }
 
-pub(super) fn about_callers(counters: &Counters, has_table: bool, unwind: Unwind) -> Option<Told> {
+pub(super) fn about_callers(counters: &Counters, has_table: bool) -> Option<Told> {
     let guessed = share(counters.by_frame_pointer, counters.sampled());
     let many = counters.by_frame_pointer as f64 >= counters.sampled() as f64 * BY_FRAME_POINTER;
     if counters.sampled() == 0 || !many {
         return None;
     }
-    const ALL_IMAGES: &str =
-        "use all images of the guest, and give the agent memory for the whole table";
-    Some(match (has_table, unwind) {
-        (false, _) => Told::new(
+    let guessed = format!("{guessed} of the callers are by frame pointer");
+    Some(match has_table {
+        false => Told::new(
             format!(
-                "no caller table: in {guessed} of the samples the caller was taken from the frame \
-                 pointer, which skips \
-                 the caller of a function without its own frame"
+                "no caller table: {guessed}, which skips the callers of functions without a frame"
             ),
             "record with --image",
         ),
-        (true, Unwind::FramePointers) => Told::new(
-            format!(
-                "in {guessed} of the samples the caller was taken from the frame pointer, since \
-                 neither the caller table nor the instructions tell it"
-            ),
-            ALL_IMAGES,
-        ),
-        (true, Unwind::Table) => Told::new(
-            format!(
-                "in {guessed} of the samples the caller was taken from the frame pointer, although \
-                 every frame is unwound with the caller table, which does not cover that code"
-            ),
-            ALL_IMAGES,
+        true => Told::new(
+            format!("{guessed}: the caller table lacks that code"),
+            "name all images, or give the agent more memory",
         ),
     })
 }
@@ -211,21 +201,18 @@ mod tests {
         let places = [place(Some("libc.so.6"), &malloc, 160), place(None, &[], 9)];
         assert_eq!(
             about_broken("16.9 %", &places).to_string(),
-            "16.9 % of the stacks are broken and lack their outer frames, 94.7 % of them in \
-             libc.so.6 \
-             (_int_malloc, _int_free, malloc); build that code with frame pointers, or record with \
-             --unwind table"
+            "16.9 % of the stacks are broken and lack outer frames, 94.7 % of them in libc.so.6; \
+             build it with frame pointers, or use --unwind table"
         );
         assert_eq!(
             about_broken("16.9 %", &places[1..]).to_string(),
-            "16.9 % of the stacks are broken and lack their outer frames, all of them in code of \
-             an unknown \
-             file; build that code with frame pointers, or record with --unwind table"
+            "16.9 % of the stacks are broken and lack outer frames, all of them in an unknown \
+             file; build it with frame pointers, or use --unwind table"
         );
         assert_eq!(
             about_broken("16.9 %", &[]).to_string(),
-            "16.9 % of the stacks are broken and lack their outer frames; build all code with \
-             frame pointers"
+            "16.9 % of the stacks are broken and lack outer frames; build all code with frame \
+             pointers"
         );
     }
 
@@ -235,10 +222,9 @@ mod tests {
         let under = [("irq_enable".to_owned(), 30), ("unlock".to_owned(), 10)];
         let text = about_late(&counters, 50_000, &under);
         assert!(
-            text.starts_with("4.0 % of the samples arrived more than 50 µs of running time late"),
+            text.starts_with("4.0 % of the samples are over 50 µs late, most in irq_enable: "),
             "{text}"
         );
-        assert!(text.contains("most of them in irq_enable (75.0 %), unlock (25.0 %)"), "{text}");
         let text = about_late(&counters, 50_000, &[]);
         assert!(text.contains("they may show code that ran after"), "{text}");
     }
@@ -251,19 +237,18 @@ mod tests {
             ..Counters::default()
         };
         let about = |by_frame_pointer, has_table| {
-            about_callers(&counters(by_frame_pointer), has_table, Unwind::FramePointers)
-                .map(|told| told.to_string())
+            about_callers(&counters(by_frame_pointer), has_table).map(|told| told.to_string())
         };
         assert_eq!(about(99, false), None);
         assert!(
             about(900, false).is_some_and(
-                |text| text.contains("90.0 % of the samples") && text.contains("--image")
+                |text| text.contains("90.0 % of the callers") && text.contains("--image")
             )
         );
         assert!(
             about(900, true)
-                .is_some_and(|text| text.contains("in 90.0 % of the samples the caller was taken"))
+                .is_some_and(|text| text.starts_with("90.0 % of the callers are by frame pointer"))
         );
-        assert_eq!(about_callers(&Counters::default(), false, Unwind::Table), None);
+        assert_eq!(about_callers(&Counters::default(), false), None);
     }
 }

@@ -60,6 +60,18 @@ fn rate(hz: Option<f64>) -> String {
 /// The outcome of every tick or wait, and what the profiler cost.
 pub(crate) fn accounting(profile: &Profile) -> String {
     let (info, c) = (profile.recording(), profile.counters());
+    let mut parts = outcome(profile);
+    if c.sampled() != 0 && info.caller_table.is_some() && info.ring.is_none() {
+        parts.push(format!("callers by table {}", share(c.by_table, c.sampled())));
+    }
+    let costs = profile.cost_share().filter(|_| info.ring.is_none());
+    parts.extend(costs.map(|cost| format!("the profiler took {:.1} %", cost * 100.0)));
+    parts.join("; ")
+}
+
+/// The outcome of every tick or wait, and stolen time.
+pub(crate) fn outcome(profile: &Profile) -> Vec<String> {
+    let (info, c) = (profile.recording(), profile.counters().told());
     let mut parts = Vec::new();
     let one = if info.mode.is_heap() { "sampled allocations" } else { "ticks" };
     if c.ticks != 0 || info.mode.samples_time() {
@@ -76,7 +88,7 @@ pub(crate) fn accounting(profile: &Profile) -> String {
         };
         parts.push(format!("{} {one}, {rest}", grouped(c.ticks)));
     }
-    parts.extend(c.missing.map(|missing| format!("{} missing", grouped(missing.max(0)))));
+    parts.extend(c.missing.map(|missing| format!("{} missing", grouped(missing))));
     if info.mode == Mode::OffCpu {
         let whole = c.blocked_in_all();
         let with_stack = share(c.blocked, whole);
@@ -85,10 +97,5 @@ pub(crate) fn accounting(profile: &Profile) -> String {
     if let Some(stolen) = profile.runstate().stolen_share() {
         parts.push(format!("{} stolen", super::units::percent(stolen)));
     }
-    if c.sampled() != 0 && info.caller_table.is_some() && info.ring.is_none() {
-        parts.push(format!("callers by table {}", share(c.by_table, c.sampled())));
-    }
-    let costs = profile.cost_share().filter(|_| info.ring.is_none());
-    parts.extend(costs.map(|cost| format!("the profiler took {:.1} %", cost * 100.0)));
-    parts.join("; ")
+    parts
 }

@@ -10,7 +10,7 @@ use super::units::{amount, amount_with_unit, grouped, percent, share};
 use super::{
     DEFAULT_COLUMNS, Report, accounting, events, heap, seconds, shorten, summary, times, warnings,
 };
-use crate::finding::paragraph;
+use crate::finding::{paragraph, write_wrapped};
 use unikprof_profile::printable::Printable;
 use unikprof_profile::profile::{Interval, Unit};
 use unikprof_profile::symbols::{FileId, FunctionId, Symbolized};
@@ -70,10 +70,16 @@ impl Figures {
 }
 
 pub(super) fn write(report: &Report<'_>, accounting: bool, out: &mut impl Write) -> io::Result<()> {
+    write_wrapped(report.options.columns, out, |out| write_lines(report, accounting, out))
+}
+
+fn write_lines(report: &Report<'_>, accounting: bool, out: &mut impl Write) -> io::Result<()> {
     let profile = report.symbolized.profile();
     let table = report.functions();
     let columns = report.options.columns.unwrap_or(DEFAULT_COLUMNS);
-    write_paragraph("", &summary::recorded(profile), columns, out)?;
+    let mut all = warnings::of(report);
+    all.retain(|warning| accounting || Some(warning) != report.told.as_ref());
+    writeln!(out, "{}", summary::recorded(profile))?;
     let seconds = report.view.filter(|view| view.seconds);
     if let Some(view) = seconds {
         writeln!(out)?;
@@ -81,29 +87,32 @@ pub(super) fn write(report: &Report<'_>, accounting: bool, out: &mut impl Write)
         seconds::write(report, &view, out)?;
     } else if let Some(calls) = &report.calls {
         calls.write(report, out)?;
-        write_long_run(report, table, out)?;
+        write_long_run(table, out)?;
         write_shown(report, table, out)?;
     } else if let Some(annotation) = &report.annotation {
         annotation.write(report, out)?;
-        write_long_run(report, table, out)?;
+        write_long_run(table, out)?;
         write_shown(report, table, out)?;
     } else {
         let analysis = Analysis::of(report);
         if report.is_analyzed {
+            all.retain(|warning| !analysis.tells(warning));
             analysis.write(report.options.columns, out)?;
         } else {
-            analysis.write_answer(report, columns, out)?;
+            analysis.write_answer(report, &all, columns, out)?;
         }
         write_functions(report, table, &analysis, out)?;
     }
-    let mut all = warnings::of(report);
-    all.retain(|warning| accounting || Some(warning) != report.told.as_ref());
     if accounting || seconds.is_some() {
         write_events(report, out)?;
     }
     if accounting {
         writeln!(out)?;
-        all.iter().try_for_each(|warning| writeln!(out, "warning: {warning}"))?;
+        for warning in &all {
+            let mut text = String::new();
+            paragraph(&mut text, warnings::HEAD, warning, columns);
+            out.write_all(text.as_bytes())?;
+        }
         return write_accounting(report, out);
     }
     writeln!(out)?;
@@ -111,7 +120,7 @@ pub(super) fn write(report: &Report<'_>, accounting: bool, out: &mut impl Write)
     let line = summary::accounting(profile);
     let more = format!("{line} (`report --accounting` shows all)");
     let line = if more.chars().count() <= columns { more } else { line };
-    write_paragraph("", &line, columns, out)
+    writeln!(out, "{line}")
 }
 
 /// Writes the outcome of every tick, how callers were found, and what the profiler cost.
@@ -122,7 +131,7 @@ fn write_accounting(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         heap::write_accounting(profile, out)?;
         heap::write_arenas(report, out)?;
     } else {
-        accounting::write_accounting(&profile.counters(), profile.recording(), out)?;
+        accounting::write_accounting(&profile.counters().told(), profile.recording(), out)?;
     }
     times::write(profile, out)
 }
@@ -133,24 +142,14 @@ fn write_events(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
     };
     let window = view.timeline.bounded(&view.of, view.window);
     let asked = view.window.and(view.of.window);
-    events::write(view.timeline, window, asked, view.of.window.from_ns, out)
-}
-
-pub(super) fn write_paragraph(
-    head: &str,
-    words: &str,
-    columns: usize,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let mut text = String::new();
-    paragraph(&mut text, head, words, columns);
-    out.write_all(text.as_bytes())
+    let columns = report.options.columns.unwrap_or(DEFAULT_COLUMNS);
+    events::write(view.timeline, window, asked, view.of.window.from_ns, columns, out)
 }
 
 /// The accounting and the warnings as short lines, for formats that hold comments.
 pub(super) fn accounting_lines(report: &Report<'_>) -> Vec<String> {
     let profile = report.symbolized.profile();
-    let mut lines = accounting::lines(&profile.counters(), profile.recording());
+    let mut lines = accounting::lines(&profile.counters().told(), profile.recording());
     lines.extend(heap::accounting(profile).into_iter().filter(|line| !line.is_empty()));
     lines.extend(report.warnings().into_iter().map(|warning| format!("warning: {warning}")));
     lines
@@ -185,19 +184,13 @@ fn write_functions(
         },
         amount_with_unit(table.recorded, unit),
         match unit {
-            Unit::Samples if table.unplaced != 0 => format!(
-                "; 95 % intervals, including the worst-case effect of {} unattributed samples",
-                grouped(table.unplaced)
-            ),
             Unit::Samples => "; 95 % intervals".into(),
             Unit::Nanoseconds => " blocked; measured, so there are no intervals".into(),
             Unit::Bytes | Unit::Objects => heap::title(report.symbolized.profile()),
         }
     );
-    writeln!(out)?;
-    let columns = options.columns.unwrap_or(DEFAULT_COLUMNS);
-    write_paragraph("", &title, columns, out)?;
-    write_long_run(report, table, out)?;
+    writeln!(out, "\n{title}")?;
+    write_long_run(table, out)?;
     write_shown(report, table, out)?;
     if top == 0 {
         return Ok(());
@@ -217,6 +210,11 @@ fn write_functions(
     Ok(())
 }
 
+/// What so many rows that are one are called.
+pub fn shared_rows(count: usize) -> String {
+    format!("[{count} functions that nearly all samples share]")
+}
+
 /// The rows of a table of functions.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'r> {
@@ -233,7 +231,7 @@ impl<'r> Rows<'r> {
         columns: Option<usize>,
     ) -> impl Iterator<Item = (&'r FunctionRow, Cow<'r, str>)> {
         let shared = self.shared.first().map(|outermost| {
-            let name = format!("[{} functions that nearly all samples share]", self.shared.len());
+            let name = shared_rows(self.shared.len());
             let name = shorten::name(&name, columns.unwrap_or(usize::MAX)).into_owned();
             (*outermost, name.into())
         });
@@ -245,14 +243,8 @@ impl<'r> Rows<'r> {
     }
 }
 
-fn write_long_run(
-    report: &Report<'_>,
-    table: &FunctionTable,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let columns = report.options.columns.unwrap_or(DEFAULT_COLUMNS);
-    let line = warnings::about_long_run(table);
-    line.map_or(Ok(()), |line| write_paragraph("", &line, columns, out))
+fn write_long_run(table: &FunctionTable, out: &mut impl Write) -> io::Result<()> {
+    warnings::about_long_run(table).map_or(Ok(()), |line| writeln!(out, "{line}"))
 }
 
 /// What the filters leave, if there are any.

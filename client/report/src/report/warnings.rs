@@ -1,13 +1,13 @@
 //! A report's warnings.
 
-use std::borrow::Cow;
 use std::io::{self, Write};
 
 use super::functions::FunctionTable;
 use super::text::ends;
 use super::uncertainty::{LongRun, Of, Unplaced};
 use super::units::{amount_with_unit, grouped, percent, share};
-use super::{Report, stack_warnings};
+use super::{Report, shorten, stack_warnings};
+use crate::finding::paragraph;
 use unikprof_profile::printable::Printable;
 use unikprof_profile::profile::{Came, Counters, Mode, Profile, SampledTime, Unit};
 
@@ -47,27 +47,31 @@ pub(super) fn of(report: &Report<'_>) -> Vec<String> {
     let stolen = profile.runstate().stolen_share();
     // Waiting is not made longer by it.
     if let Some(stolen) = stolen.filter(|s| *s >= STOLEN && recording.mode.samples_time()) {
-        all.push(format!("{}: {STILL_CORRECT}; {LESS_STEAL}", stolen_words(stolen)));
+        all.push(about_stolen(stolen));
     }
     if recording.fixed_interval {
-        all.push(
-            "sampled at a fixed interval: periodic work in step with it is over- or \
-             underrepresented, which \
-             the 95 % intervals do not show"
-                .to_owned(),
-        );
+        all.push(FIXED_INTERVAL.to_owned());
     }
     from_samples(report, &mut all);
     all
 }
 
+/// What a warning begins with.
+pub(super) const HEAD: &str = "warning: ";
+
 /// The most that are written before the accounting is asked for.
 const FIRST: usize = 3;
 
 /// Writes the first warnings, each in at most two lines.
-pub fn write_first(all: &[String], columns: usize, out: &mut impl Write) -> io::Result<()> {
+pub fn write_first(
+    all: &[String],
+    columns: usize,
+    out: &mut (impl Write + ?Sized),
+) -> io::Result<()> {
     for warning in all.iter().take(FIRST) {
-        super::text::write_paragraph("warning: ", &in_two_lines(warning, columns), columns, out)?;
+        let mut text = String::new();
+        paragraph(&mut text, HEAD, &in_two_lines(warning, columns), columns);
+        out.write_all(text.as_bytes())?;
     }
     if all.len() > FIRST {
         writeln!(out, "and {} more: `report --accounting` shows all warnings", all.len() - FIRST)?;
@@ -75,25 +79,25 @@ pub fn write_first(all: &[String], columns: usize, out: &mut impl Write) -> io::
     Ok(())
 }
 
-/// A warning without its middle where it is too long for two lines; the advice, behind the last
-/// semicolon, stays whole.
-fn in_two_lines(warning: &str, columns: usize) -> Cow<'_, str> {
-    // Words do not fill a line to its end.
-    const RAGGED: usize = 12;
-    let room = (2 * columns).saturating_sub(2 * "warning: ".len() + RAGGED);
-    let length = warning.chars().count();
-    if length <= room {
-        return warning.into();
+/// A warning in two lines of at least `LEAST` columns: names are shortened first, and then a fact
+/// that quotes too much is cut before the advice, which is behind the last semicolon.
+fn in_two_lines(warning: &str, columns: usize) -> String {
+    const LEAST: usize = 80;
+    const NAME: usize = 20;
+    let fits = |text: &str| {
+        let mut lines = String::new();
+        paragraph(&mut lines, HEAD, text, columns.max(LEAST));
+        lines.lines().count() <= 2
+    };
+    let mut text = shorten::names_in(warning, NAME, fits);
+    while !fits(&text)
+        && let (fact, advice) = text.rsplit_once("; ").unwrap_or((&text, ""))
+        && let Some((kept, _)) = fact.trim_end_matches(" …").rsplit_once(' ')
+    {
+        let end = if advice.is_empty() { String::new() } else { format!("; {advice}") };
+        text = format!("{kept} …{end}");
     }
-    let (what, advice) = warning.rsplit_once("; ").unwrap_or((warning, ""));
-    let left = room.saturating_sub(advice.chars().count() + 4);
-    let what: String = what.chars().take(left).collect();
-    let what = what.rsplit_once(' ').map_or("", |(words, _)| words);
-    if advice.is_empty() {
-        format!("{what} …").into()
-    } else {
-        format!("{what} …; {advice}").into()
-    }
+    text
 }
 
 /// Sums that do not agree.
@@ -117,8 +121,8 @@ fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
     let of_ticks = [
         (
             counters.aged,
-            "memory was full before they were fetched ([aged])",
-            "give the agent more memory, fetch more often, or choose a shorter window",
+            "memory was full ([aged])",
+            "give the agent more memory, or fetch more often",
         ),
         (counters.overflow, "the stack table was full", "give the agent more memory"),
         (counters.lost, "the stack table was locked", "use a lower rate"),
@@ -131,7 +135,7 @@ fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
     for (count, why, advice) in of_ticks {
         if notable(count, counters.ticks) {
             all.push(format!(
-                "{} of the ticks ({}) have no stack because {why}; {advice}",
+                "{} of the ticks ({}) have no stack: {why}; {advice}",
                 share(count, counters.ticks),
                 grouped(count)
             ));
@@ -140,18 +144,16 @@ fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
     let blocked = counters.blocked_in_all();
     if notable(counters.blocked_aged, blocked) {
         all.push(format!(
-            "{} of the blocked time ({}) has no stack because memory was full before it was \
-             fetched ([aged]); give \
-             the agent more memory, or fetch more often",
+            "{} of the blocked time ({}) has no stack: memory was full ([aged]); give the agent \
+             more memory, or fetch more often",
             share(counters.blocked_aged, blocked),
             amount_with_unit(counters.blocked_aged, mode.unit())
         ));
     }
     if notable(counters.blocked_overflow, blocked) {
         all.push(format!(
-            "{} of the blocked time ({}) has no stack because the stack table was full, or the \
-             guest did not report where it blocked; give the agent more memory, or call \
-             `on_block` with registers at every wait",
+            "{} of the blocked time ({}) has no stack: full table or no registers; give the agent \
+             memory, or `on_block` registers",
             share(counters.blocked_overflow, blocked),
             amount_with_unit(counters.blocked_overflow, mode.unit())
         ));
@@ -171,8 +173,8 @@ fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
 }
 
 /// Why blocked time and its samples can be far apart.
-pub(crate) const BLOCKED_APART: &str = "the guest waits where it does not call on_block, or what \
-                                        runs behind waits has too few samples";
+pub(crate) const BLOCKED_APART: &str =
+    "some waits do not call on_block, or code after waits is undersampled";
 
 /// Whether the samples that came and those that were due are too far apart for noise.
 pub(crate) fn is_off_rate(came: &Came) -> bool {
@@ -182,15 +184,34 @@ pub(crate) fn is_off_rate(came: &Came) -> bool {
 
 /// How much of the wanted time was stolen, in words.
 pub(crate) fn stolen_words(share: f64) -> String {
-    format!("{} of the time in which the guest wanted to run was stolen", percent(share))
+    format!("{} of the time the guest wanted to run was stolen", percent(share))
 }
+
+fn about_stolen(share: f64) -> String {
+    format!("{} ({STILL_CORRECT}); {LESS_STEAL}", stolen_words(share))
+}
+
+const FIXED_INTERVAL: &str = "sampled at a fixed interval: work in step with it is \
+                              misrepresented, which the intervals do not show; record without \
+                              --fixed-interval";
 
 /// What to do about stolen time.
 pub(crate) const LESS_STEAL: &str = "give the guest more weight, or use a less busy host";
 
+/// The warning that the agent did not take a recording's caller table, and used the one that it
+/// has, or none.
+pub fn caller_table_warning(uses_held: bool) -> &'static str {
+    if uses_held {
+        "another recording runs, and the agent has no room for a second caller table: it uses its \
+         own; give it a larger caller-table block"
+    } else {
+        "another recording runs, so the agent takes no caller table and guesses callers of leaf \
+         functions; start the first one with --image"
+    }
+}
+
 /// What stolen time does to a profile.
-pub(crate) const STILL_CORRECT: &str =
-    "shares are of running time and remain correct, but there are fewer samples";
+pub(crate) const STILL_CORRECT: &str = "shares stay correct";
 
 /// How far another recording may differ, if by more than the intervals of this one.
 pub fn about_long_run(table: &FunctionTable) -> Option<String> {
@@ -225,9 +246,8 @@ fn from_samples(report: &Report<'_>, all: &mut Vec<String>) {
                     .to_owned()
             }
             Unit::Bytes | Unit::Objects => {
-                "no allocations: the guest allocated less than what is sampled, or it does not \
-                 report its \
-                 allocations to the agent"
+                "no allocations: the guest allocated less than what is sampled, or does not \
+                 report it to the agent"
                     .to_owned()
             }
         };
@@ -236,16 +256,16 @@ fn from_samples(report: &Report<'_>, all: &mut Vec<String>) {
         return;
     }
     if let Some(unplaced) = Unplaced::of(report.symbolized.profile()) {
-        let samples = match unplaced.count() {
-            1 => "1 sample".to_owned(),
-            count => format!("{} samples", grouped(count)),
-        };
-        all.push(format!(
-            "{samples} cannot be attributed to a function ({}); the intervals include their \
-             worst-case effect",
-            unplaced.kinds()
-        ));
+        all.push(about_unplaced(&unplaced));
     }
+}
+
+fn about_unplaced(unplaced: &Unplaced) -> String {
+    let samples = match unplaced.count() {
+        1 => "1 sample has".to_owned(),
+        count => format!("{} samples have", grouped(count)),
+    };
+    format!("{samples} no known function ({}); intervals include the worst case", unplaced.kinds())
 }
 
 pub(crate) fn notable(part: u64, whole: u64) -> bool {
@@ -254,7 +274,14 @@ pub(crate) fn notable(part: u64, whole: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::path::PathBuf;
+    use std::str::FromStr as _;
+
     use super::*;
+    use crate::report::broken::BrokenIn;
+    use unikprof_profile::profile::BuildId;
+    use unikprof_profile::symbols::SymbolWarning;
 
     fn warnings(counters: Counters) -> Vec<String> {
         let mut all = Vec::new();
@@ -324,6 +351,93 @@ mod tests {
         assert!(all[0].contains("running time corresponds to 1,710 samples, but 1,000 arrived"));
         assert!(all[1].contains("blocked time corresponds to 8,300 samples, but 9,000 arrived"));
         assert_eq!(warnings(Counters { missing_blocked: None, ..counters }), [""; 0]);
+    }
+
+    /// Guards a fact or an advice that is cut on a terminal of 80 columns.
+    #[test]
+    fn each_warning_is_whole_in_two_lines() {
+        let counters = Counters {
+            ticks: 123_456,
+            recorded: 12_345,
+            aged: 12_345,
+            overflow: 12_345,
+            lost: 12_345,
+            masked: 12_345,
+            late: 1_234,
+            by_frame_pointer: 12_345,
+            blocked: 1,
+            blocked_aged: 1_234,
+            blocked_overflow: 1_234,
+            missing: Some(0),
+            missing_blocked: Some(-123_456),
+            ..Counters::default()
+        };
+        let mut all = Vec::new();
+        from_counters(&counters, Mode::Wall, &mut all);
+        assert_eq!(all.len(), 8, "{all:#?}");
+        all.push(about_stolen(0.371));
+        all.push(FIXED_INTERVAL.into());
+        let late = [("guest::arch::interrupts::enable_and_halt".to_owned(), 30)];
+        all.push(stack_warnings::about_late(&counters, 50_000, &late));
+        all.push(stack_warnings::about_late(&counters, 50_000, &[]));
+        let broken = |image: Option<&str>, samples| BrokenIn {
+            image: image.map(str::to_owned),
+            functions: vec!["_int_malloc".into()],
+            samples,
+        };
+        let broken = [broken(Some("libcrypto.so.3"), 20), broken(None, 3)];
+        all.push(stack_warnings::about_broken("16.9 %", &broken).to_string());
+        all.push(stack_warnings::about_broken("16.9 %", &broken[1..]).to_string());
+        all.push(stack_warnings::about_truncated("16.9 %", 1024).to_string());
+        for has_table in [false, true] {
+            let told = stack_warnings::about_callers(&counters, has_table);
+            all.extend(told.map(|told| told.to_string()));
+        }
+        all.extend(symbol_warnings());
+        all.extend([true, false].map(|held| caller_table_warning(held).into()));
+        all.extend(Unplaced::among([&counters], Mode::Cpu, 1).as_ref().map(about_unplaced));
+        assert_eq!(all.len(), 8 + 2 + 7 + 12 + 2 + 1, "{all:#?}");
+        for warning in &all {
+            let shown = in_two_lines(warning, 80);
+            assert!(!shown.contains(" …"), "{shown}");
+            let words = |text: &str| text.split(' ').count();
+            assert_eq!(words(&shown), words(warning), "{shown}");
+        }
+        let long = format!("{}; use a lower rate", "word ".repeat(40));
+        let shown = in_two_lines(&long, 80);
+        assert!(shown.ends_with("word …; use a lower rate"), "{shown}");
+    }
+
+    fn symbol_warnings() -> Vec<String> {
+        let path = || PathBuf::from("/var/lib/guests/images/production/guest-image.elf");
+        let build_id = || BuildId::from_str(&"ab".repeat(20)).unwrap();
+        let all = [
+            SymbolWarning::NoImage {
+                mapping: path().display().to_string(),
+                build_id: Some(build_id()),
+                addresses: 123_456,
+            },
+            SymbolWarning::NoImage {
+                mapping: "linux-vdso.so.1".into(),
+                build_id: Some(build_id()),
+                addresses: 123_456,
+            },
+            SymbolWarning::LocalFileDiffers {
+                path: path(),
+                expected: build_id(),
+                found: Some(build_id()),
+            },
+            SymbolWarning::Forced { path: path(), expected: build_id(), found: Some(build_id()) },
+            SymbolWarning::NotVerified { path: path() },
+            SymbolWarning::NotUsed { path: path() },
+            SymbolWarning::Changed { path: path() },
+            SymbolWarning::NoDebugInfo { path: path() },
+            SymbolWarning::Stripped { path: path() },
+            SymbolWarning::DebugFileMissing { path: path(), missing: path() },
+            SymbolWarning::ServersNotAsked,
+            SymbolWarning::DebugFileDiffers { debug_file: path(), image: path() },
+        ];
+        all.iter().map(ToString::to_string).collect()
     }
 
     #[test]

@@ -29,11 +29,24 @@ pub(super) struct Picture {
 }
 
 /// A function.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) recent: Option<Shares>,
     pub(super) since_start: Option<Shares>,
+    pub(super) fold: Fold,
+}
+
+/// Functions that nearly all samples share are one row where rows are sorted by total.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Fold {
+    /// It is not one of them.
+    #[default]
+    None,
+    /// It is one of them.
+    Part,
+    /// The row that stands for them.
+    Whole,
 }
 
 /// By what rows are sorted.
@@ -49,9 +62,9 @@ pub(super) enum Sort {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Measure {
     /// Those in the function itself.
-    #[default]
     Own,
     /// Those in what it called as well.
+    #[default]
     Total,
 }
 
@@ -93,7 +106,12 @@ impl Picture {
     /// The rows whose names match, sorted.
     pub(super) fn sorted(&self, by: Sort, measure: Measure, filter: Option<&Regex>) -> Vec<&Row> {
         let matches = |row: &&Row| filter.is_none_or(|filter| filter.is_match(&row.name));
-        let mut rows: Vec<&Row> = self.rows.iter().filter(matches).collect();
+        let hidden = match filter {
+            None if measure == Measure::Total && by != Sort::Name => Fold::Part,
+            _ => Fold::Whole,
+        };
+        let rows = self.rows.iter().filter(|row| row.fold != hidden);
+        let mut rows: Vec<&Row> = rows.filter(matches).collect();
         let count = |shares: &Option<Shares>| {
             let shares = shares.as_ref();
             let of = |measure: Measure| shares.map_or(0, |shares| measure.count(shares));
@@ -171,6 +189,7 @@ pub(super) mod tests {
             name: name.into(),
             recent: recent.map(|(own, total)| shares(own, total, 100)),
             since_start: Some(shares(start.0, start.1, 1_000)),
+            fold: Fold::None,
         };
         Picture {
             guest: "shop".into(),

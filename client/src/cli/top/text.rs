@@ -67,7 +67,7 @@ impl Layout {
 /// A table with its head.
 pub(super) fn table(picture: &Picture, top: usize, columns: usize) -> String {
     let mut text = head(picture, columns).join("\n");
-    let measure = Measure::Own;
+    let measure = Measure::default();
     let layout = Layout::fitting(columns);
     let [parts, columns_heading] = headings(layout, measure, Sort::Recent, &picture.recent);
     // A string takes everything.
@@ -205,9 +205,9 @@ recent      10 s: 100 samples, 0/s, stolen -, blocked -
 since start 1 min 40 s: 1,000 samples, 0/s, stolen -, blocked -
 
            last 10 s                      since start
-   self*      interval     total    self      interval     total  function
+  total*      interval      self   total      interval      self  function
+ 100.0 %  96.3 - 100.0     0.0 % 100.0 %  99.6 - 100.0     0.1 %  main
   90.0 %   82.6 - 94.5    90.0 %  30.0 %   27.2 - 32.9    30.0 %  shop::new
-   0.0 %     0.0 - 3.7   100.0 %   0.1 %     0.0 - 0.6   100.0 %  main
 
 ";
         let found = table(&picture(), 2, 90);

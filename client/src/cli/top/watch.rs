@@ -1,13 +1,11 @@
 //! Following a recording: what it came to in the last seconds and since the start, again and again.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use unikprof_proto::code::state;
 
-use super::picture::{Picture, Row};
+use super::picture::{Fold, Picture, Row};
 use crate::cli::connect::Warnings;
 use crate::cli::failure::Failure;
 use unikprof_link::interrupt::Interrupt;
@@ -20,8 +18,9 @@ use unikprof_profile::symbols::{KnownNames, Symbolized, Symbolizer};
 use unikprof_profile::timeline::{Timeline, Window};
 use unikprof_report::report::running::{RunningTable, Summary};
 use unikprof_report::report::shares::Shares;
+use unikprof_report::report::text::shared_rows;
 use unikprof_report::report::{
-    FunctionRow, FunctionTable, Report, ReportOptions, TimelineView, warnings,
+    FunctionRow, FunctionTable, Report, ReportOptions, SortBy, TimelineView, warnings,
 };
 
 /// How long a recording of `top`'s own runs before the next one takes its place: another client
@@ -60,7 +59,6 @@ pub(super) struct Watch<'a> {
     since_start: RunningTable,
     /// The time that was added to it.
     added: Option<Window>,
-    is_computing: Arc<AtomicBool>,
 }
 
 impl<'a> Watch<'a> {
@@ -92,13 +90,7 @@ impl<'a> Watch<'a> {
             names: KnownNames::default(),
             since_start: RunningTable::default(),
             added: None,
-            is_computing: Arc::default(),
         })
-    }
-
-    /// Whether a picture is made at present, and the guest is not waited for.
-    pub(super) fn is_computing(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.is_computing)
     }
 
     /// Makes a picture each interval, until `show` answers false, the user interrupts or the
@@ -135,10 +127,7 @@ impl<'a> Watch<'a> {
                 return Ok(());
             };
             let recording = self.reader.look(self.session, &status, &mut ())?;
-            self.is_computing.store(true, Ordering::Relaxed);
-            let picture = self.picture(&recording, &status);
-            self.is_computing.store(false, Ordering::Relaxed);
-            if let Some(picture) = picture?
+            if let Some(picture) = self.picture(&recording, &status)?
                 && !show(picture)?
             {
                 return Ok(());
@@ -207,7 +196,7 @@ impl<'a> Watch<'a> {
             .with_timeline(TimelineView { timeline, of, window, seconds: false, step_ns: None });
         let table = report.functions();
         let mut rows: HashMap<String, Row> = HashMap::new();
-        let row = |name: &str| Row { name: name.to_owned(), recent: None, since_start: None };
+        let row = |name: &str| Row { name: name.to_owned(), ..Row::default() };
         for (name, shares) in self.since_start.shares() {
             let row = rows.entry(name.to_owned()).or_insert_with(|| row(name));
             row.since_start = Some(shares);
@@ -219,6 +208,10 @@ impl<'a> Watch<'a> {
         let about_the_window = recent.recording().warnings.iter();
         let about_the_window = about_the_window.skip(whole.recording().warnings.len());
         let names_missing = symbolized.warnings().iter().map(ToString::to_string);
+        let (shared, _) = table.in_order(SortBy::Total, |_| false);
+        let shared: Vec<&str> = shared.iter().map(|row| row.text.as_str()).collect();
+        let mut rows: Vec<Row> = rows.into_values().collect();
+        fold(&mut rows, &shared);
         let elsewhere = warnings::about_long_run(table);
         Ok(Some(Picture {
             guest: recording.agent.guest_name.clone().unwrap_or_default(),
@@ -231,7 +224,7 @@ impl<'a> Watch<'a> {
             unix_ns: timeline.wall_clock().unix_ns(read_ns),
             recent: Summary::of(&recent),
             since_start: self.since_start.summary(),
-            rows: rows.into_values().collect(),
+            rows,
             warnings: about_the_window.cloned().chain(names_missing).chain(elsewhere).collect(),
         }))
     }
@@ -255,6 +248,19 @@ fn settled_ns(timeline: &Timeline, read_ns: u64) -> u64 {
     told_ns.clamp(read_ns.saturating_sub(SETTLED_NS), read_ns)
 }
 
+/// Makes one row of those that nearly all samples share, the outermost first.
+fn fold(rows: &mut Vec<Row>, shared: &[&str]) {
+    let mut folded = None;
+    for row in rows.iter_mut().filter(|row| shared.contains(&row.name.as_str())) {
+        row.fold = Fold::Part;
+        if shared.first() == Some(&row.name.as_str()) {
+            let name = shared_rows(shared.len());
+            folded = Some(Row { name, fold: Fold::Whole, ..row.clone() });
+        }
+    }
+    rows.extend(folded);
+}
+
 /// The names of a table's rows: those of functions of one name in several images have the image's
 /// as well.
 fn names(table: &FunctionTable, symbolized: &Symbolized<'_>) -> Vec<String> {
@@ -274,7 +280,24 @@ fn names(table: &FunctionTable, symbolized: &Symbolized<'_>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::picture::{Measure, Sort};
     use super::*;
+
+    /// Guards a first screen of functions that only lead to the work.
+    #[test]
+    fn functions_that_nearly_all_samples_share_are_one_row_of_totals() {
+        let row = |name: &str| Row { name: name.into(), ..Row::default() };
+        let mut rows = ["start", "main", "serve", "is_spam"].map(row).to_vec();
+        fold(&mut rows, &["start", "main"]);
+        let picture = Picture { rows, ..Picture::default() };
+        let shown = |measure| {
+            let rows = picture.sorted(Sort::Recent, measure, None);
+            rows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>()
+        };
+        let whole = "[2 functions that nearly all samples share]";
+        assert_eq!(shown(Measure::Total), [whole, "is_spam", "serve"]);
+        assert_eq!(shown(Measure::Own), ["is_spam", "main", "serve", "start"]);
+    }
 
     /// Guards `recent 3.91 s` beside `since start 3.06 s`.
     #[test]

@@ -322,15 +322,16 @@ fn keys_change_the_table_on_a_terminal_which_is_restored() {
         // Job control, so that the program is in the foreground and its id is known.
         let line = format!("bash -mc '{line}'");
         let terminal = Terminal::open(folder.path(), &line);
-        let hot = |screen: &str| first_row(screen).contains("sixty");
-        let screen = terminal.wait("the hottest function", hot);
-        assert!(screen.contains("self*"), "{screen}");
+        let screen = terminal.wait("the functions", |screen| screen.contains("sixty"));
+        assert!(screen.contains("total*"), "{screen}");
         assert!(screen.contains("started by top"), "{screen}");
         assert_eq!(recordings(&client).len(), 1);
         if end == "q" {
             terminal.keys(&["t"]);
-            terminal.wait("totals", |screen| screen.contains("total*"));
-            terminal.keys(&["t", "s"]);
+            terminal.wait("the hottest function", |screen| {
+                screen.contains("self*") && first_row(screen).contains("sixty")
+            });
+            terminal.keys(&["s"]);
             terminal.wait("the other column", |screen| {
                 let heading = screen.lines().find(|line| line.contains("function"));
                 let mark = heading.and_then(|heading| heading.find("self*"));

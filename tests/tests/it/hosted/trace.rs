@@ -390,7 +390,7 @@ fn what_costs_too_much_is_removed_and_named() {
     let costly = |words: &[&str]| {
         wait_until("functions that cost too much", || {
             let traced = client.connect(words).expect_success();
-            let warned = traced.stdout.contains("removed the probes of");
+            let warned = traced.stdout.contains("(--max-cost), so the counts of");
             warned.then_some(traced)
         })
     };
@@ -398,7 +398,10 @@ fn what_costs_too_much_is_removed_and_named() {
     let mut functions = trace["functions"].as_array().unwrap().iter();
     assert!(functions.any(|it| it["removed"] == true), "{trace:#}");
     let warnings = trace["warnings"].to_string();
-    assert!(warnings.contains("removed the probes of") && warnings.contains("burst"), "{warnings}");
+    assert!(
+        warnings.contains("(--max-cost), so the counts of") && warnings.contains("burst"),
+        "{warnings}"
+    );
     // A file has them too, but nobody may look at it.
     let words = [&words[1..], &["-o", "burst.unikprof", "-o", "burst.txt"]].concat();
     let written = costly(&words);

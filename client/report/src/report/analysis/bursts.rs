@@ -203,17 +203,16 @@ fn tell(
         RULE,
         score(inside - outside, NOTABLE_CPUS, SEVERE_CPUS),
         format!(
-            "{what} ran for {inside:.2} vCPUs' time in {} of {:.2} s in all, elsewhere for \
-             {outside:.2}: {}",
+            "{what} has {inside:.2} vCPUs in {} of {:.2} s, {outside:.2} elsewhere",
             match windows.len() {
                 1 => "a burst".to_owned(),
                 many => format!("{many} bursts"),
             },
-            length_ns as f64 / 1e9,
-            listed(&windows)
+            length_ns as f64 / 1e9
         ),
         next,
     )
+    .because(format!("it is at {}", listed(&windows)))
     .count("bursts", windows.len() as u64)
     .real("vcpus_in_bursts", inside)
     .real("vcpus_elsewhere", outside);

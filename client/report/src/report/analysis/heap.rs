@@ -28,8 +28,7 @@ fn full(subject: &Subject<'_>) -> Found {
         return Ok(Vec::new());
     }
     let finding = format!(
-        "{} sampled allocations are not followed because the table of live samples was full, \
-         beside {} that are held",
+        "{} sampled allocations are not followed, beside {} that are held",
         grouped(c.overflow),
         grouped(of - c.overflow)
     );
@@ -70,8 +69,7 @@ fn frees(subject: &Subject<'_>) -> Found {
             FREES_RULE,
             75,
             format!(
-                "none of the {} sampled allocations was freed: the guest's allocator seems to \
-                 report no frees",
+                "none of {} sampled allocations was freed: frees seem not to be reported",
                 grouped(c.recorded)
             ),
             "call on_free (in C unikprof_on_free) wherever the allocator frees; realloc counts as \

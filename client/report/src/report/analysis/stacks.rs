@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::super::broken;
 use super::super::stack_warnings::{
-    BY_FRAME_POINTER, Incomplete, Told, about_broken, about_callers, about_truncated,
+    BY_FRAME_POINTER, Incomplete, Told, about_broken, about_callers, about_truncated, where_broken,
 };
 use super::super::warnings::{NOTABLE, notable};
 use super::{Finding, Found, Subject, score};
@@ -40,10 +40,13 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     if notable(broken, whole) {
         let places = broken::places(subject.report.symbolized);
         let about = about_broken(&share(broken, whole), &places);
-        let finding = told(about, score(part(broken), NOTABLE, MANY_STACKS));
+        let mut finding = told(about, score(part(broken), NOTABLE, MANY_STACKS));
+        if let Some(place) = where_broken(&places, usize::MAX) {
+            finding = finding.because(place);
+        }
         all.push(finding.count("broken", broken));
     }
-    if let Some(about) = about_callers(counters, info.caller_table.is_some(), info.unwind) {
+    if let Some(about) = about_callers(counters, info.caller_table.is_some()) {
         let guessed = counters.by_frame_pointer;
         let guessed_share = guessed as f64 / counters.sampled().max(1) as f64;
         let finding = told(about, score(guessed_share, BY_FRAME_POINTER, HALF));

@@ -3,13 +3,16 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use super::super::text::{ends, write_paragraph};
+use super::super::text::ends;
 use super::super::{DEFAULT_COLUMNS, Report, shorten};
 use super::{Analysis, Finding, Subject, dominating};
 use crate::finding::paragraph;
 use unikprof_profile::profile::{Interval, Unit};
 use unikprof_profile::symbols::FunctionKind;
 use unikprof_profile::units::percent;
+
+/// A name is not made shorter than that.
+const NAME: usize = 20;
 
 /// The columns of score and rule.
 const SCORE: usize = 5;
@@ -25,11 +28,15 @@ impl Analysis {
         let mut text = String::new();
         let indent = SCORE + 2 + RULE + 2;
         let below = " ".repeat(indent);
+        // A word that is wider stands out of the lines.
+        let is_fitting = |word: &str| word.chars().count() + indent <= columns;
+        let fitted =
+            |text: &str| shorten::names_in(text, NAME, |text| text.split(' ').all(is_fitting));
         for finding in &self.findings {
             let head = format!("{:>SCORE$}  {:<RULE$}  ", finding.score, finding.rule);
-            paragraph(&mut text, &head, &finding.finding, columns);
+            paragraph(&mut text, &head, &fitted(&finding.finding), columns);
             for evidence in &finding.evidence {
-                paragraph(&mut text, &below, evidence, columns);
+                paragraph(&mut text, &below, &fitted(evidence), columns);
             }
             paragraph(&mut text, &below, &format!("-> {}", finding.next), columns);
         }
@@ -57,23 +64,28 @@ impl Analysis {
         Ok(())
     }
 
-    /// What takes the time, in at most three lines: functions first.
+    /// Whether a finding tells what this warning does.
+    pub(in super::super) fn tells(&self, warning: &str) -> bool {
+        self.findings.iter().any(|found| warning.starts_with(&found.finding))
+    }
+
+    /// What takes the time, in at most three lines: functions first, and nothing that a warning
+    /// tells.
     pub(in super::super) fn write_answer(
         &self,
         report: &Report<'_>,
+        warnings: &[String],
         columns: usize,
         out: &mut impl Write,
     ) -> io::Result<()> {
         const MOST: usize = 3;
-        // A name is not made shorter than that.
-        const NAME: usize = 24;
-        let mut lines: Vec<(String, Option<&str>)> = Vec::new();
-        if !self.findings.iter().any(Finding::is_of_code) {
-            lines.extend(the_most(report));
-        }
-        for found in &self.findings {
-            lines.push((found.finding.clone(), found.functions.first().map(String::as_str)));
-        }
+        let is_news = |text: &&String| !warnings.iter().any(|it| it.starts_with(*text));
+        let most = match self.findings.iter().any(Finding::is_of_code) {
+            true => None,
+            false => the_most(report),
+        };
+        let found = self.findings.iter().map(|found| &found.finding).filter(is_news);
+        let lines: Vec<&String> = most.iter().chain(found).take(MOST).collect();
         if lines.is_empty() {
             return Ok(());
         }
@@ -85,16 +97,9 @@ impl Analysis {
                 Unit::Bytes | Unit::Objects => "what takes the memory",
             }
         )?;
-        for (line, name) in lines.into_iter().take(MOST) {
-            let room = columns.saturating_sub(2);
-            let line = match name {
-                Some(name) if line.contains(name) => {
-                    let rest = line.chars().count().saturating_sub(name.chars().count());
-                    line.replace(name, &shorten::name(name, room.saturating_sub(rest).max(NAME)))
-                }
-                _ => line,
-            };
-            write_paragraph("  ", &line, columns, out)?;
+        for line in lines {
+            let fits = |text: &str| text.chars().count() + 2 <= columns;
+            writeln!(out, "  {}", shorten::names_in(line, NAME, fits))?;
         }
         Ok(())
     }
@@ -134,7 +139,7 @@ pub(super) fn with_interval(share: &Interval, unit: Unit) -> String {
 }
 
 /// Of a profile without a finding about a function, the function with the most of its own.
-fn the_most<'r>(report: &'r Report<'_>) -> Option<(String, Option<&'r str>)> {
+fn the_most(report: &Report<'_>) -> Option<String> {
     let table = report.functions();
     let is_code = |row: &&super::super::FunctionRow| {
         let kind = report.symbolized.function(row.function).kind;
@@ -144,16 +149,13 @@ fn the_most<'r>(report: &'r Report<'_>) -> Option<(String, Option<&'r str>)> {
         |row: &&super::super::FunctionRow| row.text == "[blocked]" && row.own_share.share > 0.5;
     if let Some(row) = table.rows.iter().find(is_blocked).filter(|_| table.unit == Unit::Samples) {
         let share = with_interval(&row.own_share, table.unit);
-        return Some((format!("blocked for {share} of the time"), None));
+        return Some(format!("blocked for {share} of the time"));
     }
-    // Of allocations no rule judges functions.
-    let stands = if table.unit == Unit::Samples { "no function stands out; " } else { "" };
     if let Some(row) = dominating::most(&Subject::of(report)) {
         let share = with_interval(&row.total_share, table.unit);
-        let found = format!("{stands}most is of `{}` and what it calls: {share}", row.text);
-        return Some((found, Some(&row.text)));
+        return Some(format!("the most: `{}` and what it calls, {share}", row.text));
     }
     let row = table.rows.iter().find(is_code)?;
     let share = with_interval(&row.own_share, table.unit);
-    Some((format!("{stands}the most, {share}, is of `{}` itself", row.text), Some(&row.text)))
+    Some(format!("the most: `{}` itself, {share}", row.text))
 }

@@ -10,6 +10,7 @@ use super::table::{Row as Line, Table};
 use super::view::{Row, TraceView};
 use crate::diff::statistics::{self, Factor, LEAST_BLOCKS, LEVEL, Rate};
 use crate::diff::text::interval_of;
+use crate::finding::write_wrapped;
 use unikprof_profile::trace::End;
 use unikprof_profile::units::{duration, grouped};
 
@@ -88,6 +89,15 @@ impl TraceDiff {
 
     /// A table: each column has the value before and the one after.
     pub fn write(&self, top: usize, columns: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
+        write_wrapped(columns, out, |out| self.write_lines(top, columns, out))
+    }
+
+    fn write_lines(
+        &self,
+        top: usize,
+        columns: Option<usize>,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
         let [base, new] = self.lengths_ns.map(duration);
         writeln!(
             out,

@@ -144,8 +144,7 @@ fn sums_add_up_and_what_is_missing_says_so() {
     let options = TraceOptions { slowest: 2, ..TraceOptions::default() };
     let text = shown(options, Format::Text);
     for part in [
-        "warning: the agent removed the probes of parse",
-        "more than 5 % of a CPU",
+        "warning: the trace cost more than 5 % of a CPU (--max-cost), so the counts of parse",
         "10 records were lost in 1 places",
         "3 breakpoints were on a thread or stack that the agent does not know",
         "about 2,500 cycles",

@@ -5,7 +5,8 @@ use std::io::{self, Write};
 
 use super::table::{self, Table};
 use super::view::{Row, TraceView, by_reason};
-use crate::report::shorten;
+use crate::finding::write_wrapped;
+use crate::report::{shorten, warnings};
 use unikprof_profile::printable::Printable;
 use unikprof_profile::timeline::sparkline;
 use unikprof_profile::trace::{Call, Calls, End};
@@ -17,7 +18,11 @@ pub(super) const SPARKLINE: usize = 20;
 /// Writes the header, the table, the callers of the functions that were asked for, and the slowest
 /// calls.
 pub(crate) fn write(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()> {
-    write_summary(view, out)?;
+    write_wrapped(view.options.columns, out, |out| write_all(view, out))
+}
+
+fn write_all(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()> {
+    write_table_of(view, out)?;
     for function in view.detailed() {
         write_callers(view, function, out)?;
     }
@@ -30,6 +35,10 @@ pub(crate) fn write(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()>
 
 /// Writes the header and the table.
 pub(super) fn write_summary(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()> {
+    write_wrapped(view.options.columns, out, |out| write_table_of(view, out))
+}
+
+fn write_table_of(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()> {
     write_header(view, out)?;
     write_table(view, &view.rows(), out)
 }
@@ -39,8 +48,12 @@ fn write_header(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()> {
     for fact in facts(view) {
         writeln!(out, "{fact}")?;
     }
-    for warning in view.warnings() {
-        writeln!(out, "warning: {warning}")?;
+    match view.options.columns {
+        Some(columns) => warnings::write_first(&view.warnings(), columns, out)?,
+        None => {
+            let mut all = view.warnings().into_iter();
+            all.try_for_each(|warning| writeln!(out, "{}{warning}", warnings::HEAD))?;
+        }
     }
     write_refused(view, out)
 }

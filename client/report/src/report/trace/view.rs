@@ -11,8 +11,8 @@ use unikprof_profile::trace::{Calls, End, Pattern, Trace, TracedFunction};
 use unikprof_profile::units::grouped;
 
 /// The functions that a warning names, and the columns that each gets. The table marks all.
-const MOST_NAMED: usize = 5;
-const NAME: usize = 48;
+const MOST_NAMED: usize = 2;
+const NAME: usize = 24;
 
 /// What of a trace is shown, and how.
 #[derive(Debug, Clone, Default)]
@@ -344,11 +344,10 @@ impl<'t> TraceView<'t> {
                 more => format!(" and {more} more"),
             };
             warnings.push(format!(
-                "the agent removed the probes of {}{more} because the trace cost more than {} % of \
-                 a CPU (--max-cost): their \
-                 counts end early, and calls under way then are still open",
-                named.collect::<Vec<_>>().join(", "),
-                f64::from(trace.order.max_cost_permille) / 10.0
+                "the trace cost more than {} % of a CPU (--max-cost), so the counts of {}{more} end \
+                 early",
+                f64::from(trace.order.max_cost_permille) / 10.0,
+                named.collect::<Vec<_>>().join(", ")
             ));
         }
         let contradictory = trace.functions.iter().filter(|it| it.is_contradictory());
@@ -389,10 +388,8 @@ impl<'t> TraceView<'t> {
         if let Some(calls) = &self.calls {
             if calls.lost > 0 || !calls.holes.is_empty() {
                 warnings.push(format!(
-                    "{} records were lost in {} places, since the ring was full before they were \
-                     fetched: calls are missing, the \
-                     table is complete. Trace fewer functions, use --count, or give the agent a \
-                     larger ring",
+                    "{} records were lost in {} places: calls are missing, the table is complete; \
+                     trace fewer functions, use --count, or a larger ring",
                     grouped(calls.lost),
                     grouped(calls.holes.len() as u64)
                 ));
