@@ -8,7 +8,7 @@ import { Recording } from "./selection.js";
 import { $, Shell, startPage } from "./shell.js";
 import { COLORS, MERGES, VIEWS } from "./state.js";
 import { change, interval, significant, sumsOf, unplaced } from "./statistics.js";
-import { element, ends, functionTable, legendEntry, matchesOf, placeOf, replaceList, rowsOf, showTip, warningLine } from "./tables.js";
+import { element, ends, functionTable, legendEntry, matchesOf, placeOf, replaceList, rowsOf, showTip } from "./tables.js";
 import { Tracks } from "./tracks.js";
 import { callees, callers, carry, carryPart, derive } from "./tree.js";
 
@@ -113,9 +113,7 @@ class Page extends Shell {
       `mode ${info.mode}`, rate, `${duration(info.elapsed_ns)} from ${started ?? "an unknown date"}`,
       info.architecture, `agent ${info.agent_version || "of unknown version"}`, ...filters,
     ].filter(Boolean).join(" · ");
-    $("cautions").hidden = report.warnings.length === 0;
-    $("caution").textContent = `${report.warnings.length === 1 ? "1 warning" : `${report.warnings.length} warnings`}: ${report.warnings[0]}`;
-    $("warnings").append(...report.warnings.map((text) => warningLine(text)));
+    this.showWarnings(report.warnings);
     $("analysis").append(...analysisPane(report.analysis, this.recording.labels, {
       onWindow: this.recording.time && ((window) => this.set({ window, base: null, zoom: null })),
       onLabel: (label) => this.set({ merge: "function", view: "sandwich", chosen: label, ...OTHER_TREE }),
@@ -175,7 +173,6 @@ class Page extends Shell {
 
   print(isPrinting) {
     this.isPrinting = isPrinting;
-    if (isPrinting) for (const details of document.querySelectorAll("#analysis details, #accounts, #cautions")) details.open = true;
     this.draw();
   }
 
@@ -374,7 +371,7 @@ class Page extends Shell {
       });
       if (time[1] === null) $("bar").append(element("span", { textContent: "stolen unknown" }));
     }
-    $("warnings-of").hidden = isWhole || this.recording.report.warnings.length === 0;
+    this.sumUpWarnings(isWhole ? "" : " about the whole recording");
     $("bar").setAttribute("aria-label", $("bar").textContent);
     const ticks = ["recorded", "aged", "overflow", "lost", "masked", "idle"].filter((name) => sum[name] > 0 || name === "recorded");
     const isHeap = Boolean(this.recording.head.report.recording.interval_bytes);

@@ -71,11 +71,6 @@ export function placeOf({ file, line }) {
   return file === null ? "" : `${file}:${line}`;
 }
 
-/** A warning: one line, and all of it while it has the focus. */
-export function warningLine(text) {
-  return element("li", { tabIndex: 0, textContent: `warning: ${text}`, title: text });
-}
-
 /** Shows other rows; the keyboard stays at the one with the same key. */
 export function replaceList(list, rows) {
   const key = list.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
@@ -102,7 +97,9 @@ export function functionTable({ rows, recorded, unit, labels, sort, compares, on
     const name = element("button", { type: "button", "data-key": `label ${row.label}`, textContent: label.name, title: placeOf(label), onclick: () => onChoose(row.label) });
     return element("tr", { "data-label": row.label }, ...cells, element("td", { className: "name" }, name));
   });
-  return tableOf(columns, sort, onSort, body);
+  const table = tableOf(columns, sort, onSort, body);
+  table.classList.add("sampled");
+  return table;
 }
 
 /** A table of these rows; a button over each column that has a key sorts by it. */
