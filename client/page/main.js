@@ -401,7 +401,7 @@ class Page extends Shell {
   missingWords(missing, isWhole) {
     const [from, to] = this.recording.time ? this.shownRange() : [0, 0];
     if (!isWhole && to - from < SHORT_RANGE) return "not known of so short a range";
-    return missing === null ? "-" : String(missing);
+    return missing === null ? "-" : grouped(missing);
   }
 
   drawProfile() {

@@ -29,6 +29,7 @@ use sha2::{Digest as _, Sha256};
 use super::analysis::Analysis;
 use super::json;
 use super::{COMPRESSION, Report, TimelineView};
+use crate::profile::VcpuStats;
 use crate::timeline::{Nesting, Outcome, Ring, Timeline, What};
 use crate::units::date;
 pub(crate) use columns::Columns;
@@ -176,6 +177,8 @@ struct Head<'a, R> {
     names: Vec<String>,
     /// Each vCPU of the recording's counts.
     vcpus: Vec<u32>,
+    /// By vCPU, how many samples are missing, and of them those of blocked time.
+    missing: Vec<(Option<i64>, Option<i64>)>,
     started: Option<String>,
     time: Option<Time>,
     /// The columns' names and lengths, in numbers.
@@ -234,6 +237,7 @@ fn write_report(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     let time = view.map(|view| add_time(report, view, &stacks, &mut names, &mut columns));
     let recording = profile.recording();
     let analysis = Analysis::of(report);
+    let missing = |stats: &VcpuStats| (stats.counters.missing, stats.counters.missing_blocked);
     let (labels, images, files) = labels(report);
     let head = Head {
         report: json::document(report, &[], Some(&analysis)),
@@ -242,6 +246,7 @@ fn write_report(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
         files,
         names: names.into_iter().collect(),
         vcpus: profile.vcpus().iter().map(|v| v.vcpu).collect(),
+        missing: profile.vcpus().iter().map(missing).collect(),
         started: recording.started_unix_ns.and_then(date),
         time,
         columns: columns.lengths().collect(),
