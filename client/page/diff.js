@@ -140,7 +140,7 @@ class DiffPage extends Shell {
     }
     const { tree, head, sides } = this;
     if (cell.folded) {
-      showTip($("tip"), [textOfFolded(cell, (node) => head.functions[tree.label[node]].name), "click to unfold"], event);
+      showTip($("tip"), [textOfFolded(cell.folded, (node) => head.functions[tree.label[node]].name), "click to unfold"], event);
       return;
     }
     const shares = `base ${percent(sides[0][cell.node])}, new ${percent(sides[1][cell.node])} of all time`;

@@ -1,8 +1,8 @@
 // The page: what is chosen, and what follows from it.
 import { analysisPane } from "./analysis.js";
 import { callTree } from "./calls.js";
-import { LEGENDS, MATCH, Palette, UNCHECKED, WAYS, changeColor, waysOf } from "./colors.js";
-import { Flame } from "./flame.js";
+import { LEGENDS, MATCH, MERGED, Palette, UNCHECKED, WAYS, changeColor, waysOf } from "./colors.js";
+import { Flame, textOfFolded, trunk } from "./flame.js";
 import { amount, amountWithUnit, duration, grouped, moduleOf, moment, percent, seconds, size } from "./format.js";
 import { Recording } from "./selection.js";
 import { $, Shell, startPage } from "./shell.js";
@@ -61,14 +61,17 @@ const OTHER_TREE = { node: 0, open: null };
 
 class Page extends Shell {
   constructor(recording) {
-    super();
+    super("total");
     this.recording = recording;
+    const found = recording.head.report.analysis.findings.flatMap(({ functions }) => functions);
+    this.found = found.map((name) => recording.labels.findIndex((each) => each.name === name)).filter((label) => label >= 0);
     this.read();
     this.trees = new Map();
     this.selections = new Map();
     const on = (part) => ({
       onClick: (cell, event) => {
-        this.graph.pin(cell, event);
+        // The function that is chosen in a sandwich is in its middle.
+        this.graph.pin(this.state.view === "sandwich" ? 1 : cell.node, event);
         this.zoom(cell, part());
       },
       onHover: (cell, event) => this.tipOfCell(cell, event, part()),
@@ -404,6 +407,11 @@ class Page extends Shell {
     return missing === null ? "-" : grouped(missing);
   }
 
+  /** Labels that are never folded: what findings are about, and what is selected. */
+  kept() {
+    return this.state.merge === "function" ? new Set([...this.found, this.state.chosen]) : new Set();
+  }
+
   drawProfile() {
     const { state, recording } = this;
     const model = this.shownModel;
@@ -457,7 +465,7 @@ class Page extends Shell {
     if (state.node >= model.tree.length || !(drawn.total[state.node] > 0)) state.node = 0;
     this.shownGraph = { ...model, ...now, base };
     this.graph.show(this.look(model, drawn, {
-      order: state.view === "left" ? "weight" : "name", root: state.node, upwards: state.view === "flame", folds: !state.unfold,
+      order: state.view === "left" ? "weight" : "name", root: state.node, upwards: state.view === "flame", folds: !state.unfold, keep: this.kept(),
     }, now, base));
   }
 
@@ -500,6 +508,7 @@ class Page extends Shell {
     const color = (node, isCertain) => {
       if (base) return changeColor(base.total[node] / a, now.total[node] / b, isCertain);
       if (node === 0) return "#ddd8cc";
+      if (labels[tree.label[node]].kind === "folded") return MERGED;
       return wayOf ? WAYS[wayOf(node)][0] : palette.color(tree.label[node]);
     };
     const name = (node) => (node === 0 ? "all" : labels[tree.label[node]].name);
@@ -513,40 +522,47 @@ class Page extends Shell {
       // That of the first finding, or the one with most time of its own in what is shown first: another range does not
       // show another function.
       if (this.firstChosen?.of !== tree) {
-        const found = this.state.merge === "function" ? this.recording.head.report.analysis.findings.flatMap(({ functions }) => functions) : [];
-        const first = found.map((name) => labels.findIndex((each) => each.name === name)).find((at) => at >= 0);
+        const first = this.state.merge === "function" ? this.found[0] : undefined;
         const sums = first === undefined ? tree.functions(now.own, now.total, labels.length) : null;
-        const most = () => sums.own.reduce((best, count, at) => (count > sums.own[best] ? at : best), 0);
+        const order = (label) => [labels[label].kind !== "special", sums.own[label]];
+        const isMore = ([a, b], [c, d]) => (a === c ? b > d : a);
+        const most = () => sums.own.reduce((best, _, at) => (isMore(order(at), order(best)) ? at : best), 0);
         this.firstChosen = { of: tree, label: first ?? most() };
       }
       ({ label } = this.firstChosen);
     }
     const base = this.baseShown ? this.counts(this.baseShown, model) : null;
-    // The trees do not depend on what is counted.
-    if (this.sandwich?.of !== tree || this.sandwich.label !== label) {
-      this.sandwich = { of: tree, label, trees: [callers, callees].map((make) => make(tree, label, labels.length)) };
+    const folded = this.state.unfold ? [] : trunk(tree, now.total, 0, new Set([label]));
+    // But for what is folded, the trees do not depend on what is counted.
+    if (this.sandwich?.of !== tree || this.sandwich.label !== label || String(this.sandwich.folded) !== String(folded)) {
+      this.sandwich = { of: tree, label, folded, trees: [callers, callees].map((make) => make(tree, label, labels.length, folded)) };
     }
+    const folds = { name: folded.length > 0 && textOfFolded(folded, (node) => labels[tree.label[node]].name), kind: "folded", image: null, file: null, line: 0 };
     const [above, below] = this.sandwich.trees.map((made) => {
       const [shown, before] = (base ? [now, base] : [now]).map((counts) => {
         const own = carryPart(counts.own, made);
         return { own, total: made.tree.totals(own) };
       });
-      return { tree: made.tree, to: undefined, cells: made, labels, ...shown, base: before ?? null };
+      return { tree: made.tree, to: undefined, cells: made, labels: [...labels, folds], ...shown, base: before ?? null };
     });
     Object.assign(this, { shownCallers: above, shownGraph: below });
-    const show = (graph, shown, upwards) => {
-      const options = { order: "weight", root: shown.tree.first[0], upwards, bare: true };
-      const drawn = base ? this.mean(shown, shown.base) : shown;
-      graph.show(this.look(shown, drawn, options, shown, shown.base));
-    };
-    show(this.callersGraph, this.shownCallers, true);
-    // The function is at the bottom.
-    if (this.scrolledTo !== label) $("callers-part").scrollTop = $("callers-part").scrollHeight;
-    this.scrolledTo = label;
-    show(this.graph, this.shownGraph, false);
+    // It may take another line, above the graphs.
     const sum = this.shownGraph.total[0];
     $("shown").append(`; callers of ${labels[label].name} above, callees below: ${amount(sum, this.recording.unit)} (${percent(sum / (this.shown.recorded || 1))})`);
     if (base) $("shown").append(`; in the base ${percent(this.shownGraph.base.total[0] / (this.baseShown.recorded || 1))}`);
+    const show = (graph, shown, upwards) => {
+      const options = { order: "weight", root: shown.tree.first[0], upwards, skip: upwards ? 2 : 1 };
+      const drawn = base ? this.mean(shown, shown.base) : shown;
+      graph.show(this.look(shown, drawn, options, shown, shown.base));
+    };
+    const isPinned = Boolean(this.graph.pinned);
+    $("callers-part").hidden = above.tree.length < 3;
+    show(this.callersGraph, above, true);
+    // What calls it is at the bottom.
+    if (this.scrolledTo !== label) $("callers-part").scrollTop = $("callers-part").scrollHeight;
+    show(this.graph, below, false);
+    if (this.scrolledTo !== label && !isPinned) this.callersGraph.showBase();
+    this.scrolledTo = label;
   }
 
   /** The table and the call tree; intervals once a choice rests. */
@@ -567,6 +583,8 @@ class Page extends Shell {
       base,
       most: withAll ? MOST_CALLS : CALLS_MOVING,
       open: this.state.open,
+      folded: this.state.unfold ? [] : trunk(tree, this.now.total, 0, this.kept()),
+      onUnfold: () => this.set({ unfold: true, open: null }),
       onOpen: (open) => this.set({ open }),
       onChoose: (label) => this.choose(label),
     }));
@@ -586,16 +604,27 @@ class Page extends Shell {
       if (withIntervals) this.judge(rows);
     }
     rows.sort(order);
+    const shared = base || this.matches ? [] : this.sharedRows(rows);
+    rows = rows.filter((row) => !shared.includes(row));
     const all = rows.length;
     rows = rows.slice(0, withIntervals ? MOST_ROWS : ROWS_MOVING);
+    if (shared.length > 0) rows.unshift({ ...shared[0], text: `[${shared.length} functions that nearly all samples share]` });
     if (withIntervals && unit === "samples") this.addIntervals(rows);
     const table = functionTable({
       rows, recorded, unit, labels, sort: this.state.sort, compares: base !== null,
       onSort: (sort) => this.set({ sort }),
-      onChoose: (label) => this.choose(label),
+      onChoose: ({ text, label }) => (text ? this.set({ unfold: true }) : this.choose(label)),
     });
     const rest = all > rows.length ? [element("p", { textContent: `${grouped(all - rows.length)} more functions; search to see them` })] : [];
     replaceList($("list"), [table, ...rest, ...this.longRun()]);
+  }
+
+  /** The rows that are one, as in the text, the outermost function first. */
+  sharedRows(rows) {
+    if (this.state.unfold || this.state.merge !== "function") return [];
+    const { shared } = this.recording.head;
+    const found = rows.filter(({ label }) => shared.includes(label) && label !== this.state.chosen);
+    return found.length < 2 ? [] : found.sort((a, b) => shared.indexOf(a.label) - shared.indexOf(b.label));
   }
 
   /** How far another recording may differ, if by more than the intervals of this one. */
@@ -683,8 +712,12 @@ class Page extends Shell {
     return { at, parent, to: this.cellsOf((shown) => at[part.cells ? part.cells.to[shown] : shown]) };
   }
 
+  isFold(cell, part) {
+    return Boolean(cell.folded) || part.labels[part.tree.label[cell.node]]?.kind === "folded";
+  }
+
   zoom(cell, part) {
-    if (cell.folded) this.set({ unfold: true });
+    if (this.isFold(cell, part)) this.set({ unfold: true });
     else if (this.state.view !== "sandwich") this.set({ node: cell.merged > 0 ? cell.parent : cell.node });
     else if (cell.merged === 0) this.choose(part.tree.label[cell.node]);
   }
@@ -696,7 +729,7 @@ class Page extends Shell {
 
   actions(cell, part) {
     const label = cell.node === 0 || cell.merged > 0 || cell.folded ? -1 : part.tree.label[cell.node];
-    const zoom = [cell.folded ? "Unfold (z)" : "Zoom (z)", "z", () => this.zoom(cell, part)];
+    const zoom = [this.isFold(cell, part) ? "Unfold (z)" : "Zoom (z)", "z", () => this.zoom(cell, part)];
     if (label < 0 || this.state.merge !== "function" || label >= this.recording.labels.length) return [zoom];
     return [
       zoom,
@@ -735,8 +768,9 @@ class Page extends Shell {
       return [`${cell.merged} merged cells`, `each narrower than a pixel${count}`];
     }
     const total = part.total[cell.node];
-    if (cell.folded) {
-      const names = cell.folded.map((node) => labels[tree.label[node]].name);
+    if (this.isFold(cell, part)) {
+      const { tree: all, labels: named } = this.shownModel;
+      const names = (cell.folded ?? this.sandwich.folded).map((node) => named[all.label[node]].name);
       return [`${names.length} frames that nearly all stacks have: click to unfold`, `total ${amountWithUnit(total, unit)}, ${percent(total / recorded)}`,
         ...names.slice(0, MOST_NAMES), ...(names.length > MOST_NAMES ? [`and ${names.length - MOST_NAMES} more`] : [])];
     }

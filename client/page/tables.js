@@ -78,7 +78,7 @@ export function replaceList(list, rows) {
   if (key !== undefined) list.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
 }
 
-/** A table of functions: a button over each column sorts by it. */
+/** A table of functions: a button over each column sorts by it. A row with a `text` stands for several functions. */
 export function functionTable({ rows, recorded, unit, labels, sort, compares, onSort, onChoose }) {
   const columns = [
     ["own", "self"], [null, "share"], [null, "95 % interval"], ["total", "total"], [null, "share"], [null, "95 % interval"],
@@ -94,7 +94,7 @@ export function functionTable({ rows, recorded, unit, labels, sort, compares, on
       amount(row.own, unit), percent(row.own / recorded), ends(row.ownInterval),
       amount(row.total, unit), percent(row.total / recorded), ends(row.totalInterval), ...change,
     ].map((text) => element("td", { textContent: text }));
-    const name = element("button", { type: "button", "data-key": `label ${row.label}`, textContent: label.name, title: placeOf(label), onclick: () => onChoose(row.label) });
+    const name = element("button", { type: "button", "data-key": `label ${row.label}`, textContent: row.text ?? label.name, title: placeOf(label), onclick: () => onChoose(row) });
     return element("tr", { "data-label": row.label }, ...cells, element("td", { className: "name" }, name));
   });
   const table = tableOf(columns, sort, onSort, body);

@@ -27,8 +27,8 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use super::analysis::Analysis;
-use super::json;
-use super::{COMPRESSION, Report, TimelineView};
+use super::labels::LabelId;
+use super::{COMPRESSION, Report, TimelineView, json, text};
 use crate::profile::VcpuStats;
 use crate::timeline::{Nesting, Outcome, Ring, Timeline, What};
 use crate::units::date;
@@ -179,6 +179,8 @@ struct Head<'a, R> {
     vcpus: Vec<u32>,
     /// By vCPU, how many samples are missing, and of them those of blocked time.
     missing: Vec<(Option<i64>, Option<i64>)>,
+    /// The labels of the functions that nearly all samples share, the outermost first.
+    shared: Vec<LabelId>,
     started: Option<String>,
     time: Option<Time>,
     /// The columns' names and lengths, in numbers.
@@ -237,6 +239,7 @@ fn write_report(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     let time = view.map(|view| add_time(report, view, &stacks, &mut names, &mut columns));
     let recording = profile.recording();
     let analysis = Analysis::of(report);
+    let (shared, _) = text::in_order(report, report.functions(), &analysis);
     let missing = |stats: &VcpuStats| (stats.counters.missing, stats.counters.missing_blocked);
     let (labels, images, files) = labels(report);
     let head = Head {
@@ -247,6 +250,7 @@ fn write_report(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
         names: names.into_iter().collect(),
         vcpus: profile.vcpus().iter().map(|v| v.vcpu).collect(),
         missing: profile.vcpus().iter().map(missing).collect(),
+        shared: shared.iter().map(|row| row.label).collect(),
         started: recording.started_unix_ns.and_then(date),
         time,
         columns: columns.lengths().collect(),
