@@ -26,7 +26,7 @@ function heaviestWay(childrenOf, weights) {
  * the way that most samples go is. The `folded` nodes are one row, which `onUnfold` opens. Of each row's callees at most `most` are
  * listed. `base` has the totals of another part of the time, `matches` says by label what is marked.
  */
-export function callTree({ tree, own, total, recorded, unit, name, matches, base, most, open, folded, onOpen, onUnfold, onChoose }) {
+export function callTree({ tree, own, total, recorded, unit, name, matches, selected, base, most, open, folded, onOpen, onUnfold, onChoose }) {
   const list = element("div", { className: "calls", role: "tree" });
   const shareOf = (node) => total[node] / recorded;
   const baseOf = (node) => (base ? base.total[node] / base.recorded : 0);
@@ -54,6 +54,7 @@ export function callTree({ tree, own, total, recorded, unit, name, matches, base
       ...(base ? [percent(baseOf(node)), signed(shareOf(node) - baseOf(node))] : []),
     ].map((textContent) => element("span", { className: "number", textContent }));
     const isMatch = (isFold ? folded : [node]).some((each) => matches?.[tree.label[each]] === 1);
+    if (!isFold && tree.label[node] === selected) row.setAttribute("aria-current", "true");
     const sign = element("span", { className: "toggle", textContent: children.length === 0 ? "" : isOpen ? "▾" : "▸" });
     const text = element("span", { className: "function" }, sign, element("span", { className: isMatch ? "match" : "", textContent: isFold ? textOfFolded(folded, name) : name(node) }));
     text.style.paddingLeft = `${Math.min(depth - 1, 60) * 14}px`;

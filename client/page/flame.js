@@ -176,7 +176,7 @@ export class Flame {
 
   draw() {
     if (!this.shown || !this.byRow) return;
-    const { name, color, matches, tree, root } = this.shown;
+    const { name, color, matches, selected, tree, root } = this.shown;
     const context = prepare(this.canvas, this.width, this.rows * ROW);
     context.font = "12px system-ui, sans-serif";
     context.textBaseline = "middle";
@@ -190,9 +190,10 @@ export class Flame {
       const w = Math.max(cell.w - (cell.w > 3 ? 0.75 : 0), 0.5);
       context.fillRect(cell.x, y, w, ROW - 1);
       context.globalAlpha = 1;
-      if (cell === this.hovered || cell === this.chosen) {
+      const isSelected = cell === this.chosen || (cell.merged === 0 && !cell.folded && cell.node !== 0 && tree.label[cell.node] === selected);
+      if (cell === this.hovered || isSelected) {
         context.strokeStyle = INK;
-        context.lineWidth = cell === this.chosen ? 2 : 1;
+        context.lineWidth = isSelected ? 2 : 1;
         context.strokeRect(cell.x + 1, y + 1, Math.max(w - 2, 1), ROW - 3);
       }
       const text = cell.folded ? textOfFolded(cell.folded, name) : cell.merged > 0 ? `${cell.merged} merged cells` : name(cell.node);

@@ -119,7 +119,7 @@ class Page extends Shell {
     this.showWarnings(report.warnings);
     $("analysis").append(...analysisPane(report.analysis, this.recording.labels, {
       onWindow: this.recording.time && ((window) => this.set({ window, base: null, zoom: null })),
-      onLabel: (label) => this.set({ merge: "function", view: "sandwich", chosen: label, ...OTHER_TREE }),
+      onName: (label) => this.select(label),
     }));
     this.addViews(VIEWS.map((view) => [view, VIEW_NAMES[view]]));
     const options = (id, pairs) => $(id).append(...pairs.map(([value, textContent]) => element("option", { value, textContent })));
@@ -201,6 +201,8 @@ class Page extends Shell {
     this.keepAddress();
     this.drawList(true);
     this.judgeGraphs();
+    if (this.showsSelected) for (const part of [$("profile"), $("list").querySelector("[aria-current]")]) part?.scrollIntoView({ block: "nearest" });
+    this.showsSelected = false;
     if (!this.waiting) delete document.documentElement.dataset.draws;
     this.finish();
   }
@@ -327,6 +329,7 @@ class Page extends Shell {
       ...state.hide.map((label) => undo(`hidden: ${name(label)}`, { hide: state.hide.filter((each) => each !== label), ...OTHER_TREE })),
       ...(state.focus === null ? [] : [undo(`focus: ${name(state.focus)}`, { focus: null, node: 0 })]),
       ...(state.base === null ? [] : [undo(`base: ${moment(state.base[0])} to ${moment(state.base[1])}`, { base: null })]),
+      ...(state.chosen === null ? [] : [undo(`selected: ${name(state.chosen)}`, { chosen: null })]),
       ...(state.node === 0 ? [] : [undo("zoom", { node: 0 })]),
       ...(state.unfold ? [undo("unfolded", { unfold: false })] : []),
     );
@@ -407,6 +410,11 @@ class Page extends Shell {
     return missing === null ? "-" : grouped(missing);
   }
 
+  /** The function that is selected, if there are functions. */
+  selected() {
+    return this.state.merge === "function" ? this.state.chosen : null;
+  }
+
   /** Labels that are never folded: what findings are about, and what is selected. */
   kept() {
     return this.state.merge === "function" ? new Set([...this.found, this.state.chosen]) : new Set();
@@ -437,6 +445,11 @@ class Page extends Shell {
     if (isEmpty) status.append(recorded === 0 ? ": nothing was recorded here" : ": the filters leave nothing out of what was recorded");
     this.drawMatched(now, model);
     const { view } = state;
+    const selected = this.selected();
+    if (selected !== null && view !== "sandwich") {
+      const count = model.tree.matched(now.total, Uint8Array.from(model.labels, (_, label) => Number(label === selected)));
+      status.append(`; selected ${model.labels[selected].name}: ${amount(count, unit)} (${percent(count / (recorded || 1))})`);
+    }
     const isGraph = !isEmpty && ["icicle", "flame", "left", "sandwich"].includes(view);
     $("graph-part").hidden = !isGraph;
     $("callers-part").hidden = !(isGraph && view === "sandwich");
@@ -512,7 +525,7 @@ class Page extends Shell {
       return wayOf ? WAYS[wayOf(node)][0] : palette.color(tree.label[node]);
     };
     const name = (node) => (node === 0 ? "all" : labels[tree.label[node]].name);
-    return { tree, total: drawn.total, color, name, matches: this.matches, ...options };
+    return { tree, total: drawn.total, color, name, matches: this.matches, selected: this.selected(), ...options };
   }
 
   drawSandwich(model, now) {
@@ -580,6 +593,7 @@ class Page extends Shell {
       tree, ...this.now, recorded: this.shown.recorded || 1, unit: this.recording.unit,
       name: (node) => labels[tree.label[node]].name,
       matches: this.matches,
+      selected: this.selected(),
       base,
       most: withAll ? MOST_CALLS : CALLS_MOVING,
       open: this.state.open,
@@ -611,7 +625,7 @@ class Page extends Shell {
     if (shared.length > 0) rows.unshift({ ...shared[0], text: `[${shared.length} functions that nearly all samples share]` });
     if (withIntervals && unit === "samples") this.addIntervals(rows);
     const table = functionTable({
-      rows, recorded, unit, labels, sort: this.state.sort, compares: base !== null,
+      rows, recorded, unit, labels, sort: this.state.sort, selected: this.selected(), compares: base !== null,
       onSort: (sort) => this.set({ sort }),
       onChoose: ({ text, label }) => (text ? this.set({ unfold: true }) : this.choose(label)),
     });
@@ -720,6 +734,26 @@ class Page extends Shell {
     if (this.isFold(cell, part)) this.set({ unfold: true });
     else if (this.state.view !== "sandwich") this.set({ node: cell.merged > 0 ? cell.parent : cell.node });
     else if (cell.merged === 0) this.choose(part.tree.label[cell.node]);
+  }
+
+  /** Selects a function in the view that is shown, and shows where it is. */
+  select(label) {
+    const { state } = this;
+    Object.assign(state, { merge: "function", chosen: label, ...OTHER_TREE, hide: state.hide.filter((each) => each !== label) });
+    this.showsSelected = state.view !== "sandwich";
+    if (state.view === "tree") state.open = this.wayTo(label);
+    this.update();
+  }
+
+  /** The nodes that are open where the call of a function that has most samples is seen. */
+  wayTo(label) {
+    const model = this.model();
+    const { tree } = model;
+    const { total } = this.counts(this.shown, model);
+    const most = tree.label.reduce((best, of, node) => (of === label && total[node] > (total[best] ?? 0) ? node : best), -1);
+    const open = new Set([0]);
+    for (let at = tree.parent[most]; at > 0; at = tree.parent[at]) open.add(at);
+    return open;
   }
 
   choose(label) {
@@ -875,6 +909,7 @@ class Page extends Shell {
     else if (state.base) this.set({ base: null });
     else if (state.window) this.set({ window: null });
     else if (state.zoom) this.set({ zoom: null });
+    else if (state.chosen !== null) this.set({ chosen: null });
   }
 
   graphKey(event, graph, part) {

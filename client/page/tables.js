@@ -79,7 +79,7 @@ export function replaceList(list, rows) {
 }
 
 /** A table of functions: a button over each column sorts by it. A row with a `text` stands for several functions. */
-export function functionTable({ rows, recorded, unit, labels, sort, compares, onSort, onChoose }) {
+export function functionTable({ rows, recorded, unit, labels, sort, selected, compares, onSort, onChoose }) {
   const columns = [
     ["own", "self"], [null, "share"], [null, "95 % interval"], ["total", "total"], [null, "share"], [null, "95 % interval"],
     ...(compares ? [["change", "change of self"], [null, "95 % interval"], [null, "significant"]] : []),
@@ -95,7 +95,7 @@ export function functionTable({ rows, recorded, unit, labels, sort, compares, on
       amount(row.total, unit), percent(row.total / recorded), ends(row.totalInterval), ...change,
     ].map((text) => element("td", { textContent: text }));
     const name = element("button", { type: "button", "data-key": `label ${row.label}`, textContent: row.text ?? label.name, title: placeOf(label), onclick: () => onChoose(row) });
-    return element("tr", { "data-label": row.label }, ...cells, element("td", { className: "name" }, name));
+    return element("tr", { "data-label": row.label, ...(row.label === selected ? { "aria-current": "true" } : {}) }, ...cells, element("td", { className: "name" }, name));
   });
   const table = tableOf(columns, sort, onSort, body);
   table.classList.add("sampled");

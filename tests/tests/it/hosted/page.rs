@@ -769,6 +769,55 @@ fn what_nearly_all_stacks_have_is_folded_in_every_view() {
     assert_eq!(shown[17].as_array().unwrap().len(), names.len() + 6);
 }
 
+/// A finding is one line with the ends of its names and its share, however narrow the page is, and
+/// its names select functions in the view that is shown.
+#[test]
+#[ignore = "full: drives a browser"]
+fn names_in_findings_select_functions() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = page_of_one_guilty_function(folder.path());
+    let name = "#analysis summary .name";
+    let is_selected = |view: &str| {
+        [
+            json!({ "open": format!("{path}#view={view}") }),
+            json!({ "click": name }),
+            json!({ "read": "#shown" }),
+            json!({ "read": "[aria-current] .function, [aria-current] .name" }),
+            json!({ "hash": true }),
+        ]
+    };
+    let mut steps = vec![
+        json!({ "open": path }),
+        json!({ "size": [390, 844] }),
+        json!({ "read": format!("{name} span:last-child") }),
+        json!({ "seen": format!("{name} span:last-child, #analysis summary .share") }),
+        json!({ "size": [900, 700] }),
+    ];
+    for view in ["icicle", "flame", "tree", "table"] {
+        steps.extend(is_selected(view));
+    }
+    steps.push(json!({ "read": "#analysis details[open]" }));
+    steps.push(json!({ "press": "Escape" }));
+    steps.push(json!({ "hash": true }));
+    let Some(shown) = drive(&steps) else { return };
+    assert!(shown[2][0].as_str().unwrap().ends_with("::is_spam"), "{}", shown[2]);
+    assert_eq!(shown[3], json!([true, true]));
+    let full = "shop::a_module_with_a_rather_long_name::note::is_spam";
+    for (shown, (view, is_row)) in
+        shown[5..].chunks(5).zip([("icicle", 0), ("flame", 0), ("tree", 1), ("table", 1)])
+    {
+        let status = shown[2][0].as_str().unwrap();
+        assert!(status.contains(&format!("; selected {full}: 1,950 (")), "{view}: {status}");
+        let rows = shown[3].as_array().unwrap();
+        assert!(rows.len() >= is_row, "{view}: {rows:?}");
+        assert!(rows.iter().all(|row| row.as_str().unwrap().ends_with(full)), "{view}: {rows:?}");
+        let hash = shown[4].as_str().unwrap();
+        assert!(hash.contains("chosen=") && !hash.contains("sandwich"), "{view}: {hash}");
+    }
+    assert_eq!(shown[25], json!([]), "a name opens no finding");
+    assert_eq!(shown[27], "#view=table", "Escape undoes it");
+}
+
 #[test]
 #[ignore = "full: drives a browser"]
 fn pages_without_samples_and_cut_pages_say_so() {
