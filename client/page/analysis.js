@@ -46,7 +46,8 @@ export function analysisPane({ findings, quiet, unchecked }, labels, on) {
   const none = checked === 0 ? "no rule could be checked" : `none of ${checked} rules found anything`;
   const head = findings.length === 0 ? none : `${findings.length} found by ${checked} rules`;
   return [
-    element("h2", {}, "Analysis of the guest: ", element("span", { id: "found", textContent: head })),
+    element("h2", {}, "Analysis of the guest: ", element("span", { id: "found", textContent: head }),
+      element("span", { id: "found-in", hidden: true, textContent: ", in the whole recording" })),
     ...findings.map((found) => entry(found, labels, on)),
     ...(unchecked.length === 0 ? [] : [element("details", { className: "unchecked" },
       element("summary", { textContent: unchecked.length === 1 ? "1 rule not checked" : `${unchecked.length} rules not checked` }),

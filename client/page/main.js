@@ -22,6 +22,7 @@ const CALLS_MOVING = 20;
 const MOST_NAMES = 12;
 /** Of shorter ranges it is not known how many ticks are missing, in ns. */
 const SHORT_RANGE = 5e9;
+const TOO_SHORT = "not known of so short a range, as running time is told once a second";
 /** How long a choice must rest before intervals are computed, in ms. */
 const REST = 120;
 
@@ -378,6 +379,7 @@ class Page extends Shell {
       if (time[1] === null) $("bar").append(element("span", { textContent: "stolen unknown" }));
     }
     this.sumUpWarnings(isWhole ? "" : " about the whole recording");
+    $("found-in").hidden = isWhole;
     $("bar").setAttribute("aria-label", $("bar").textContent);
     const ticks = ["recorded", "aged", "overflow", "lost", "masked", "idle"].filter((name) => sum[name] > 0 || name === "recorded");
     const isHeap = Boolean(this.recording.head.report.recording.interval_bytes);
@@ -398,7 +400,8 @@ class Page extends Shell {
       const how = isEstimated ? ", with an estimate of the timer's delivery and arming" : "";
       if (cost !== null) facts.push(["sampling overhead", `${percent(cost)} of running time${how}`]);
     }
-    $("account").textContent = facts.slice(0, 2).map(([name, text]) => `${name} ${text}`).join("; ");
+    const where = this.where();
+    $("account").textContent = `${where && `${where.trim()}: `}${facts.slice(0, 2).map(([name, text]) => `${name} ${text}`).join("; ")}`;
     $("facts").replaceChildren(...facts.map(([name, text]) =>
       element("div", { "data-fact": name }, element("dt", { textContent: name }), element("dd", { textContent: text }))));
   }
@@ -406,8 +409,19 @@ class Page extends Shell {
   /** Running time is told about once a second, so that it is not known how much a short range lacks. */
   missingWords(missing, isWhole) {
     const [from, to] = this.recording.time ? this.shownRange() : [0, 0];
-    if (!isWhole && to - from < SHORT_RANGE) return "not known of so short a range";
+    if (!isWhole && to - from < SHORT_RANGE) return TOO_SHORT;
     return missing === null ? "-" : grouped(missing);
+  }
+
+  /** Which part of the recording is shown, in words. */
+  where() {
+    const { state: { window, vcpus, span, recording: chosen }, recording: { head, time } } = this;
+    return [
+      window ? ` from ${moment(window[0])} to ${moment(window[1])} (${duration(window[1] - window[0])})` : "",
+      vcpus === null ? "" : ` on vCPU ${$("vcpus-shown").textContent}`,
+      span === null ? "" : ` inside ${head.names[span]}`,
+      chosen === null ? "" : ` of ${time.recordings[chosen].name}`,
+    ].join("");
   }
 
   /** The function that is selected, if there are functions. */
@@ -432,10 +446,7 @@ class Page extends Shell {
     const status = $("shown");
     status.replaceChildren(element("b", { id: "count", textContent: amountWithUnit(shown, unit) }));
     if (shown !== recorded) status.append(` of ${amountWithUnit(recorded, unit)} (${percent(shown / (recorded || 1))})`);
-    if (state.window) status.append(` from ${moment(state.window[0])} to ${moment(state.window[1])} (${duration(state.window[1] - state.window[0])})`);
-    if (state.vcpus !== null) status.append(` on vCPU ${$("vcpus-shown").textContent}`);
-    if (state.span !== null) status.append(` inside ${recording.head.names[state.span]}`);
-    if (state.recording !== null) status.append(` of ${recording.time.recordings[state.recording].name}`);
+    status.append(this.where());
     if (!this.shown.isWhole) status.append("; from the ring");
     if (state.base) {
       status.append(`, compared with base ${moment(state.base[0])} to ${moment(state.base[1])} (${amountWithUnit(this.baseShown.recorded, unit)}): ` +

@@ -59,9 +59,9 @@ test("without time there is no button for it, and what was not checked is said",
   unchecked.push({ rule: "idle", why: "empty" }, { rule: "burst", why: "no times" });
   const empty = analysisPane({ findings: [], quiet: ["a", "b"], unchecked }, [], {});
   assert.deepEqual(empty.map((node) => node.text), [
-    "Analysis of the guest: none of 2 rules found anything",
+    "Analysis of the guest: none of 2 rules found anything, in the whole recording",
     "3 rules not checkednot checked: slow span, burst: no timesnot checked: idle: empty",
   ]);
   const unknown = analysisPane({ findings: [], quiet: [], unchecked }, [], {});
-  assert.equal(unknown[0].text, "Analysis of the guest: no rule could be checked");
+  assert.equal(unknown[0].text, "Analysis of the guest: no rule could be checked, in the whole recording");
 });

@@ -210,12 +210,16 @@ fn a_page_shows_the_numbers_of_the_report_for_the_part_that_is_brushed() {
         json!({ "read": BAR }),
         json!({ "hash": true }),
     ];
+    let of_what = [json!({ "read": "#account, #caution" }), json!({ "visible": "#found-in" })];
     let mut steps = vec![open(&client, "view=table&unfold=1")];
     steps.extend_from_slice(&read);
     steps.push(json!({ "drag": "#overlay", "from": [0.3, 0.3], "to": [0.7, 0.3] }));
     steps.extend_from_slice(&read);
     steps.push(open(&client, "view=table&unfold=1&vcpus=1"));
     steps.extend_from_slice(&read);
+    steps.extend_from_slice(&of_what);
+    steps.push(open(&client, ""));
+    steps.extend_from_slice(&of_what);
     let Some(shown) = drive(&steps) else { return };
     let whole = report(&client, "run.unikprof", &[]);
     assert_same(&whole, &shown[1], &shown[2], &shown[3]);
@@ -232,6 +236,14 @@ fn a_page_shows_the_numbers_of_the_report_for_the_part_that_is_brushed() {
     let vcpu = report(&client, "run.unikprof", &["--vcpu", "1"]);
     assert_same(&vcpu, &shown[13], &shown[14], &shown[15]);
     assert_bar(&vcpu, &shown[16]);
+
+    // What is said of a part says so, and so does what is said of the whole beside it.
+    let words = |at: usize, line: usize| shown[at][line].as_str().unwrap();
+    assert!(words(18, 0).starts_with("on vCPU 1: ticks "), "{}", shown[18]);
+    assert!(words(18, 1).contains(" about the whole recording: "), "{}", shown[18]);
+    assert_eq!((&shown[19], &shown[22]), (&json!([true]), &json!([false])));
+    assert!(words(21, 0).starts_with("ticks "), "{}", shown[21]);
+    assert!(!words(21, 1).contains(" about "), "{}", shown[21]);
 }
 
 /// Any of several vCPUs, by the menu and by the address.
