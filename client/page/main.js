@@ -383,9 +383,10 @@ class Page extends Shell {
     $("bar").setAttribute("aria-label", $("bar").textContent);
     const ticks = ["recorded", "aged", "overflow", "lost", "masked", "idle"].filter((name) => sum[name] > 0 || name === "recorded");
     const isHeap = Boolean(this.recording.head.report.recording.interval_bytes);
+    const isSampled = this.recording.mode !== "off-cpu";
     const facts = [
-      [isHeap ? "samples" : "ticks", `${grouped(sum.ticks)} = ${ticks.map((name) => `${name} ${grouped(sum[name])}`).join(" + ")}`],
-      ...(isHeap ? [] : [["missing", this.missingWords(sum.missing, isWhole)]]),
+      ...(!isSampled ? [] : [[isHeap ? "samples" : "ticks", `${grouped(sum.ticks)} = ${ticks.map((name) => `${name} ${grouped(sum[name])}`).join(" + ")}`]]),
+      ...(isHeap || !isSampled ? [] : [["missing", this.missingWords(sum.missing, isWhole)]]),
       ["shares are of", amountWithUnit(recorded, unit)],
     ];
     const of = sum.recorded + sum.aged;
