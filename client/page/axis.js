@@ -94,7 +94,7 @@ export class Axis {
       const fits = texts.find((text) => x + 3 + context.measureText(text).width <= this.width);
       const from = fits ? x + 3 : x - 3 - context.measureText(time).width;
       if (from >= free) context.fillText(fits ?? time, from, 8);
-      free = from + context.measureText(fits ?? time).width;
+      free = from + context.measureText(fits ?? time).width + 6;
     }
   }
 
