@@ -5,22 +5,36 @@ import { element } from "./tables.js";
 /** The most buttons of one finding. */
 const MOST = 6;
 
+/** What of a name's end always stays, in characters. */
+const TAIL = 16;
+
+/** Text with a link for each name of a function; a line that is too short keeps the ends of names, and shares. */
+function linked(text, labels, onName) {
+  return text.split(/`([^`]*)`/).flatMap((part, at) => {
+    if (at % 2 === 0) return part.split(/(\d[\d.]* %)/).map((textContent, each) => element("span", { className: each % 2 === 0 ? "" : "share", textContent }));
+    const label = labels.findIndex(({ name }) => name === part);
+    if (label < 0 || !onName) return element("span", { textContent: `\`${part}\`` });
+    const parts = [part.slice(0, -TAIL), part.slice(-TAIL)].map((textContent) => element("span", { textContent }));
+    const onclick = (event) => {
+      event.preventDefault();
+      onName(label);
+    };
+    const name = element("a", { href: "#", className: "name", title: `select ${part}`, onclick }, ...parts);
+    name.style.minWidth = `${Math.min(part.length, TAIL + 2)}ch`;
+    return name;
+  });
+}
+
 /** A finding: a line with its score, below it the evidence, the next step, and buttons that show when and where. */
-function entry(found, labels, { onWindow, onLabel }) {
-  const line = (className, textContent) => element("p", { className, textContent });
+function entry(found, labels, { onWindow, onName }) {
+  const line = (className, text) => element("p", { className }, ...linked(text, labels, onName));
   const button = (textContent, onclick) => element("button", { type: "button", textContent, onclick });
   const windows = onWindow ? found.windows.slice(0, MOST) : [];
-  const functions = found.functions
-    .map((name) => [name, labels.findIndex((label) => label.name === name)])
-    .filter(([, label]) => label >= 0);
-  const buttons = [
-    ...windows.map(({ from_ns: from, to_ns: to }) => button(`show ${moment(from)} to ${moment(to)}`, () => onWindow([from, to]))),
-    ...functions.map(([name, label]) => button(`callers and callees of ${name.slice(-40)}`, () => onLabel(label))),
-  ];
+  const buttons = windows.map(({ from_ns: from, to_ns: to }) => button(`show ${moment(from)} to ${moment(to)}`, () => onWindow([from, to])));
   return element("details", { "data-rule": found.rule },
-    element("summary", {},
-      element("span", { className: found.score < 75 ? "score" : "score severe", textContent: String(found.score), title: "25 is notable, 75 severe" }),
-      element("b", { textContent: found.rule }), ` ${found.finding}`),
+    element("summary", {}, element("span", { className: "line" },
+      element("i", { className: found.score < 75 ? "score" : "score severe", textContent: String(found.score), title: "25 is notable, 75 severe" }),
+      element("b", { textContent: `${found.rule} ` }), ...linked(found.finding, labels, onName))),
     ...found.evidence.map((text) => line("evidence", text)),
     line("next", `Next: ${found.next}`),
     element("p", { className: "buttons" }, ...buttons));
@@ -32,7 +46,8 @@ export function analysisPane({ findings, quiet, unchecked }, labels, on) {
   const none = checked === 0 ? "no rule could be checked" : `none of ${checked} rules found anything`;
   const head = findings.length === 0 ? none : `${findings.length} found by ${checked} rules`;
   return [
-    element("h2", {}, "Analysis of the guest: ", element("span", { id: "found", textContent: head })),
+    element("h2", {}, "Analysis of the guest: ", element("span", { id: "found", textContent: head }),
+      element("span", { id: "found-in", hidden: true, textContent: ", in the whole recording" })),
     ...findings.map((found) => entry(found, labels, on)),
     ...(unchecked.length === 0 ? [] : [element("details", { className: "unchecked" },
       element("summary", { textContent: unchecked.length === 1 ? "1 rule not checked" : `${unchecked.length} rules not checked` }),

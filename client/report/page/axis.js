@@ -81,6 +81,7 @@ export class Axis {
     const stepOf = (pixels) => tickStep(this.to - this.from, (this.width - LEFT) / pixels);
     // Dates with milliseconds are longer.
     const step = stepOf(unixNs !== null && stepOf(110) < 1e9 ? 150 : 110);
+    let free = 0;
     for (let at = Math.ceil(this.from / step) * step; at <= this.to; at += step) {
       const x = this.x(at);
       context.fillStyle = css("--line");
@@ -91,7 +92,9 @@ export class Axis {
       // At the end the date goes, and then the time stands before the line.
       const texts = this.width > 700 ? [time + date, time] : [time];
       const fits = texts.find((text) => x + 3 + context.measureText(text).width <= this.width);
-      context.fillText(fits ?? time, fits ? x + 3 : x - 3 - context.measureText(time).width, 8);
+      const from = fits ? x + 3 : x - 3 - context.measureText(time).width;
+      if (from >= free) context.fillText(fits ?? time, from, 8);
+      free = from + context.measureText(fits ?? time).width + 6;
     }
   }
 

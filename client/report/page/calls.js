@@ -1,4 +1,5 @@
 // The call tree of the page.
+import { textOfFolded } from "./flame.js";
 import { amount, percent } from "./format.js";
 import { element, signed } from "./tables.js";
 
@@ -22,16 +23,18 @@ function heaviestWay(childrenOf, weights) {
 
 /**
  * A tree of calls whose rows open with a click or the arrow keys. `open` has the nodes that are open and 0; if it is null,
- * the way that most samples go is. Of each row's callees at most `most` are listed. `base` has the totals of another part of the time, `matches` says by label what is marked.
+ * the way that most samples go is. The `folded` nodes are one row, which `onUnfold` opens. Of each row's callees at most `most` are
+ * listed. `base` has the totals of another part of the time, `matches` says by label what is marked.
  */
-export function callTree({ tree, own, total, recorded, unit, name, matches, base, most, open, onOpen, onChoose }) {
+export function callTree({ tree, own, total, recorded, unit, name, matches, selected, base, most, open, folded, onOpen, onUnfold, onChoose }) {
   const list = element("div", { className: "calls", role: "tree" });
   const shareOf = (node) => total[node] / recorded;
   const baseOf = (node) => (base ? base.total[node] / base.recorded : 0);
+  const innermost = folded[folded.length - 1];
   const weights = (node) => shareOf(node) + baseOf(node);
   const childrenOf = (node) => {
     const found = [];
-    for (let child = tree.first[node]; child !== 0; child = tree.next[child]) if (weights(child) > 0) found.push(child);
+    for (let child = tree.first[node]; child !== 0; child = tree.next[child]) if (weights(child) > 0) found.push(child === folded[0] ? innermost : child);
     return found.sort((a, b) => weights(b) - weights(a) || a - b);
   };
   const opened = open ?? heaviestWay(childrenOf, weights);
@@ -43,15 +46,17 @@ export function callTree({ tree, own, total, recorded, unit, name, matches, base
   };
   const add = (node, depth, children) => {
     const isOpen = children.length > 0 && opened.has(node);
+    const isFold = node === innermost;
     const row = element("div", { className: "call", role: "treeitem", tabIndex: -1, "data-key": `node ${node}`, "aria-level": depth });
     if (children.length > 0) row.setAttribute("aria-expanded", String(isOpen));
     const cells = [
-      amount(total[node], unit), percent(shareOf(node)), amount(own[node], unit),
+      amount(total[node], unit), percent(shareOf(node)), amount((isFold ? folded : [node]).reduce((sum, each) => sum + own[each], 0), unit),
       ...(base ? [percent(baseOf(node)), signed(shareOf(node) - baseOf(node))] : []),
     ].map((textContent) => element("span", { className: "number", textContent }));
-    const isMatch = matches?.[tree.label[node]] === 1;
+    const isMatch = (isFold ? folded : [node]).some((each) => matches?.[tree.label[each]] === 1);
+    if (!isFold && tree.label[node] === selected) row.setAttribute("aria-current", "true");
     const sign = element("span", { className: "toggle", textContent: children.length === 0 ? "" : isOpen ? "▾" : "▸" });
-    const text = element("span", { className: "function" }, sign, element("span", { className: isMatch ? "match" : "", textContent: name(node) }));
+    const text = element("span", { className: "function" }, sign, element("span", { className: isMatch ? "match" : "", textContent: isFold ? textOfFolded(folded, name) : name(node) }));
     text.style.paddingLeft = `${Math.min(depth - 1, 60) * 14}px`;
     row.append(...cells, text);
     const near = (way) => {
@@ -66,13 +71,15 @@ export function callTree({ tree, own, total, recorded, unit, name, matches, base
     };
     row.addEventListener("click", () => {
       row.focus();
-      if (children.length > 0) toggle(node, !isOpen);
+      if (isFold) onUnfold();
+      else if (children.length > 0) toggle(node, !isOpen);
     });
-    row.addEventListener("dblclick", () => onChoose(tree.label[node]));
+    row.addEventListener("dblclick", () => isFold || onChoose(tree.label[node]));
     row.addEventListener("keydown", (event) => {
       if (event.key === "ArrowRight" && !isOpen && children.length > 0) toggle(node, true);
       else if (event.key === "ArrowLeft" && isOpen) toggle(node, false);
       else if (event.key === "ArrowLeft") caller()?.focus();
+      else if (event.key === "Enter" && isFold) onUnfold();
       else if (event.key === "Enter") onChoose(tree.label[node]);
       else if (event.key === "ArrowDown" || event.key === "ArrowRight") near("nextSibling")?.focus();
       else if (event.key === "ArrowUp") near("previousSibling")?.focus();

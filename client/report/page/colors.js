@@ -23,7 +23,7 @@ export const WAYS = [
   ["#ef8f7d", "missing: no frame record there, or a broken stack"],
 ];
 
-const OTHERS = [[MARK, "a mark"], [ADDRESS, "code without a name"], [AGENT, "the profiler's agent"]];
+const OTHERS = [[MARK, "a mark"], [ADDRESS, "code without a name"], [AGENT, "the profiler's agent"], [MERGED, "folded or merged"]];
 
 /** What fills mean, by what they are chosen by. */
 export const LEGENDS = {

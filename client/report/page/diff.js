@@ -4,7 +4,7 @@ import { MATCH } from "./colors.js";
 import { Flame, textOfFolded } from "./flame.js";
 import { byName, percent } from "./format.js";
 import { $, Shell, startPage } from "./shell.js";
-import { element, legendEntry, matchesOf, replaceList, showTip, tableOf, warningLine } from "./tables.js";
+import { element, legendEntry, matchesOf, replaceList, showTip, tableOf } from "./tables.js";
 import { Tree } from "./tree.js";
 
 const VIEWS_OF_DIFF = [["icicle", "Icicle"], ["flame", "Flame graph"], ["left", "Left heavy"]];
@@ -57,9 +57,9 @@ class DiffPage extends Shell {
       onHover: (cell, event) => this.tip(cell, event),
     });
     $("said").append(...head.lines.flatMap(([name, text]) => [element("dt", { textContent: name }), element("dd", { textContent: text })]));
-    $("warnings").append(...head.warnings.map((text) => warningLine(text)));
+    this.showWarnings(head.warnings);
     const legend = [["more", "slower or new"], ["less", "faster or gone"], ["moved", "moved, or not sure"]];
-    $("legend").append(...legend.map(([kind, text]) => legendEntry(kind, text)));
+    $("legend").append(...legend.map(([kind, text]) => legendEntry(kind, text)), legendEntry("", "no change beyond chance", UNCHANGED));
     this.addViews(VIEWS_OF_DIFF);
     this.listen();
     $("whole").onclick = () => this.set({ node: 0, unfold: false });
@@ -140,7 +140,7 @@ class DiffPage extends Shell {
     }
     const { tree, head, sides } = this;
     if (cell.folded) {
-      showTip($("tip"), [textOfFolded(cell, (node) => head.functions[tree.label[node]].name), "click to unfold"], event);
+      showTip($("tip"), [textOfFolded(cell.folded, (node) => head.functions[tree.label[node]].name), "click to unfold"], event);
       return;
     }
     const shares = `base ${percent(sides[0][cell.node])}, new ${percent(sides[1][cell.node])} of all time`;

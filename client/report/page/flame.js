@@ -11,17 +11,18 @@ const NEARLY_ALL = 0.99;
 
 /**
  * The cells of a tree that are wide enough to be seen: place, width, row, node, and how many nodes are merged in it.
- * `order` is `name` or `weight`; `root` fills the width, and its callers are above it, but for the tree's own root if it is
- * `bare`. With `folds`, callees that nearly all of the root's stacks have are one cell.
+ * `order` is `name` or `weight`; `root` fills the width, and its callers are above it, but for the first `skip` of them. With
+ * `folds`, callees that nearly all of the root's stacks have are one cell, up to a label in `keep`.
  */
-export function layout(tree, total, { width, order, root, folds, bare = false }) {
+export function layout(tree, total, { width, order, root, folds, keep, skip = 0 }) {
   const cells = [];
   const path = [];
   for (let at = root; at !== 0; at = tree.parent[at]) path.push(at);
-  if (!bare) path.push(0);
-  path.reverse().forEach((node, row) => cells.push({ x: 0, w: width, row, node, merged: 0 }));
+  path.push(0);
+  path.reverse().splice(0, skip);
+  path.forEach((node, row) => cells.push({ x: 0, w: width, row, node, merged: 0 }));
   const scale = total[root] > 0 ? width / total[root] : 0;
-  const folded = folds ? trunk(tree, total, root) : [];
+  const folded = folds ? trunk(tree, total, root, keep) : [];
   if (folded.length > 0) cells.push({ x: 0, w: width, row: path.length, node: folded[folded.length - 1], merged: 0, folded });
   const open = [folded.length > 0 ? { node: folded[folded.length - 1], x: 0, row: path.length + 1 } : { node: root, x: 0, row: path.length }];
   while (open.length > 0) {
@@ -52,13 +53,16 @@ export function layout(tree, total, { width, order, root, folds, bare = false })
   return cells;
 }
 
-/** What stands on a cell of folded frames. */
-export function textOfFolded({ folded }, name) {
-  return `${folded.length} frames that nearly all stacks have, to ${name(folded[folded.length - 1])}`;
+/** What stands for folded frames; its end is what narrow cells keep. */
+export function textOfFolded(folded, name) {
+  return `what nearly all stacks have, to ${name(folded[folded.length - 1])}: ${folded.length} frames`;
 }
 
-/** The callees through which nearly all stacks of a node go, without the innermost of them; none if they are few. */
-function trunk(tree, total, root) {
+/**
+ * The callees through which nearly all stacks of a node go, without the innermost of them and from a label in `keep` on; none
+ * if they are few.
+ */
+export function trunk(tree, total, root, keep) {
   const found = [];
   let node = root;
   for (;;) {
@@ -66,6 +70,7 @@ function trunk(tree, total, root) {
     for (let child = tree.first[node]; child !== 0; child = tree.next[child]) if (total[child] > total[root] * NEARLY_ALL) next = child;
     if (next === 0) break;
     found.push(next);
+    if (keep?.has(tree.label[next])) break;
     node = next;
   }
   return found.length > LEAST_FOLDED ? found.slice(0, -1) : [];
@@ -115,17 +120,20 @@ export class Flame {
     const part = this.canvas.parentElement;
     part.classList.toggle("upwards", shown.upwards);
     this.resize();
-    // The root, at the bottom, is what is looked at first.
-    if (isTurned) {
-      part.scrollTop = part.scrollHeight;
-      part.scrollIntoView({ block: "nearest" });
-    }
+    if (isTurned) this.showBase();
     this.keepInPlace(part);
   }
 
-  /** Has a cell stay at this height on the screen where the graph changes. */
-  pin(cell, event) {
-    this.pinned = { node: cell.node, clientY: event.clientY };
+  /** Scrolls to the root, at the bottom, which is what is looked at first. */
+  showBase() {
+    const part = this.canvas.parentElement;
+    part.scrollTop = part.scrollHeight;
+    part.scrollIntoView({ block: "nearest" });
+  }
+
+  /** Has a node's cell come to this height on the screen where the graph changes. */
+  pin(node, event) {
+    this.pinned = { node, clientY: event.clientY };
   }
 
   keepInPlace(part) {
@@ -144,8 +152,7 @@ export class Flame {
     const width = this.canvas.parentElement.clientWidth;
     if (width === 0) return;
     this.width = width;
-    const { tree, total, order, root, folds, bare } = this.shown;
-    this.cells = layout(tree, total, { width, order, root, folds, bare });
+    this.cells = layout(this.shown.tree, this.shown.total, { width, ...this.shown });
     this.rows = this.cells.reduce((most, cell) => Math.max(most, cell.row + 1), 1);
     this.byRow = Array.from({ length: this.rows }, () => []);
     for (const cell of this.cells) this.byRow[cell.row].push(cell);
@@ -169,7 +176,7 @@ export class Flame {
 
   draw() {
     if (!this.shown || !this.byRow) return;
-    const { name, color, matches, tree, root } = this.shown;
+    const { name, color, matches, selected, tree, root } = this.shown;
     const context = prepare(this.canvas, this.width, this.rows * ROW);
     context.font = "12px system-ui, sans-serif";
     context.textBaseline = "middle";
@@ -183,12 +190,13 @@ export class Flame {
       const w = Math.max(cell.w - (cell.w > 3 ? 0.75 : 0), 0.5);
       context.fillRect(cell.x, y, w, ROW - 1);
       context.globalAlpha = 1;
-      if (cell === this.hovered || cell === this.chosen) {
+      const isSelected = cell === this.chosen || (cell.merged === 0 && !cell.folded && cell.node !== 0 && tree.label[cell.node] === selected);
+      if (cell === this.hovered || isSelected) {
         context.strokeStyle = INK;
-        context.lineWidth = cell === this.chosen ? 2 : 1;
+        context.lineWidth = isSelected ? 2 : 1;
         context.strokeRect(cell.x + 1, y + 1, Math.max(w - 2, 1), ROW - 3);
       }
-      const text = cell.folded ? textOfFolded(cell, name) : cell.merged > 0 ? `${cell.merged} merged cells` : name(cell.node);
+      const text = cell.folded ? textOfFolded(cell.folded, name) : cell.merged > 0 ? `${cell.merged} merged cells` : name(cell.node);
       const fits = elide(context, text, cell.w - 2 * TEXT);
       if (fits !== "") {
         context.fillStyle = INK;
@@ -204,7 +212,7 @@ export class Flame {
   }
 
   rowOf(node) {
-    let row = this.shown.bare ? -1 : 0;
+    let row = -(this.shown.skip ?? 0);
     for (let at = node; at !== 0; at = this.shown.tree.parent[at]) row += 1;
     return row;
   }
@@ -212,7 +220,7 @@ export class Flame {
   /** Moves the choice with a key; gives the cell. */
   move(key) {
     const from = this.chosen;
-    if (from === null) return this.choose(this.cells[0]);
+    if (from === null) return this.choose(this.cells[0] ?? null);
     const out = this.shown.upwards ? "ArrowDown" : "ArrowUp";
     const row = this.byRow[from.row];
     const step = { ArrowLeft: -1, ArrowRight: 1 }[key];

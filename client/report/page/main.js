@@ -1,14 +1,14 @@
 // The page: what is chosen, and what follows from it.
 import { analysisPane } from "./analysis.js";
 import { callTree } from "./calls.js";
-import { LEGENDS, MATCH, Palette, UNCHECKED, WAYS, changeColor, waysOf } from "./colors.js";
-import { Flame } from "./flame.js";
+import { LEGENDS, MATCH, MERGED, Palette, UNCHECKED, WAYS, changeColor, waysOf } from "./colors.js";
+import { Flame, textOfFolded, trunk } from "./flame.js";
 import { amount, amountWithUnit, duration, grouped, moduleOf, moment, percent, seconds, size } from "./format.js";
 import { Recording } from "./selection.js";
 import { $, Shell, startPage } from "./shell.js";
 import { COLORS, MERGES, VIEWS } from "./state.js";
 import { change, interval, significant, sumsOf, unplaced } from "./statistics.js";
-import { element, ends, functionTable, legendEntry, matchesOf, placeOf, replaceList, rowsOf, showTip, warningLine } from "./tables.js";
+import { element, ends, functionTable, legendEntry, matchesOf, placeOf, replaceList, rowsOf, showTip } from "./tables.js";
 import { Tracks } from "./tracks.js";
 import { callees, callers, carry, carryPart, derive } from "./tree.js";
 
@@ -22,6 +22,7 @@ const CALLS_MOVING = 20;
 const MOST_NAMES = 12;
 /** Of shorter ranges it is not known how many ticks are missing, in ns. */
 const SHORT_RANGE = 5e9;
+const TOO_SHORT = "not known of so short a range, as running time is told once a second";
 /** How long a choice must rest before intervals are computed, in ms. */
 const REST = 120;
 
@@ -61,14 +62,17 @@ const OTHER_TREE = { node: 0, open: null };
 
 class Page extends Shell {
   constructor(recording) {
-    super();
+    super("total");
     this.recording = recording;
+    const found = recording.head.report.analysis.findings.flatMap(({ functions }) => functions);
+    this.found = found.map((name) => recording.labels.findIndex((each) => each.name === name)).filter((label) => label >= 0);
     this.read();
     this.trees = new Map();
     this.selections = new Map();
     const on = (part) => ({
       onClick: (cell, event) => {
-        this.graph.pin(cell, event);
+        // The function that is chosen in a sandwich is in its middle.
+        this.graph.pin(this.state.view === "sandwich" ? 1 : cell.node, event);
         this.zoom(cell, part());
       },
       onHover: (cell, event) => this.tipOfCell(cell, event, part()),
@@ -113,12 +117,10 @@ class Page extends Shell {
       `mode ${info.mode}`, rate, `${duration(info.elapsed_ns)} from ${started ?? "an unknown date"}`,
       info.architecture, `agent ${info.agent_version || "of unknown version"}`, ...filters,
     ].filter(Boolean).join(" · ");
-    $("cautions").hidden = report.warnings.length === 0;
-    $("caution").textContent = `${report.warnings.length === 1 ? "1 warning" : `${report.warnings.length} warnings`}: ${report.warnings[0]}`;
-    $("warnings").append(...report.warnings.map((text) => warningLine(text)));
+    this.showWarnings(report.warnings);
     $("analysis").append(...analysisPane(report.analysis, this.recording.labels, {
       onWindow: this.recording.time && ((window) => this.set({ window, base: null, zoom: null })),
-      onLabel: (label) => this.set({ merge: "function", view: "sandwich", chosen: label, ...OTHER_TREE }),
+      onName: (label) => this.select(label),
     }));
     this.addViews(VIEWS.map((view) => [view, VIEW_NAMES[view]]));
     const options = (id, pairs) => $(id).append(...pairs.map(([value, textContent]) => element("option", { value, textContent })));
@@ -175,7 +177,6 @@ class Page extends Shell {
 
   print(isPrinting) {
     this.isPrinting = isPrinting;
-    if (isPrinting) for (const details of document.querySelectorAll("#analysis details, #accounts, #cautions")) details.open = true;
     this.draw();
   }
 
@@ -201,6 +202,8 @@ class Page extends Shell {
     this.keepAddress();
     this.drawList(true);
     this.judgeGraphs();
+    if (this.showsSelected) for (const part of [$("profile"), $("list").querySelector("[aria-current]")]) part?.scrollIntoView({ block: "nearest" });
+    this.showsSelected = false;
     if (!this.waiting) delete document.documentElement.dataset.draws;
     this.finish();
   }
@@ -327,6 +330,7 @@ class Page extends Shell {
       ...state.hide.map((label) => undo(`hidden: ${name(label)}`, { hide: state.hide.filter((each) => each !== label), ...OTHER_TREE })),
       ...(state.focus === null ? [] : [undo(`focus: ${name(state.focus)}`, { focus: null, node: 0 })]),
       ...(state.base === null ? [] : [undo(`base: ${moment(state.base[0])} to ${moment(state.base[1])}`, { base: null })]),
+      ...(state.chosen === null ? [] : [undo(`selected: ${name(state.chosen)}`, { chosen: null })]),
       ...(state.node === 0 ? [] : [undo("zoom", { node: 0 })]),
       ...(state.unfold ? [undo("unfolded", { unfold: false })] : []),
     );
@@ -374,13 +378,15 @@ class Page extends Shell {
       });
       if (time[1] === null) $("bar").append(element("span", { textContent: "stolen unknown" }));
     }
-    $("warnings-of").hidden = isWhole || this.recording.report.warnings.length === 0;
+    this.sumUpWarnings(isWhole ? "" : " about the whole recording");
+    $("found-in").hidden = isWhole;
     $("bar").setAttribute("aria-label", $("bar").textContent);
     const ticks = ["recorded", "aged", "overflow", "lost", "masked", "idle"].filter((name) => sum[name] > 0 || name === "recorded");
     const isHeap = Boolean(this.recording.head.report.recording.interval_bytes);
+    const isSampled = this.recording.mode !== "off-cpu";
     const facts = [
-      [isHeap ? "samples" : "ticks", `${grouped(sum.ticks)} = ${ticks.map((name) => `${name} ${grouped(sum[name])}`).join(" + ")}`],
-      ...(isHeap ? [] : [["missing", this.missingWords(sum.missing, isWhole)]]),
+      ...(!isSampled ? [] : [[isHeap ? "samples" : "ticks", `${grouped(sum.ticks)} = ${ticks.map((name) => `${name} ${grouped(sum[name])}`).join(" + ")}`]]),
+      ...(isHeap || !isSampled ? [] : [["missing", this.missingWords(sum.missing, isWhole)]]),
       ["shares are of", amountWithUnit(recorded, unit)],
     ];
     const of = sum.recorded + sum.aged;
@@ -395,7 +401,8 @@ class Page extends Shell {
       const how = isEstimated ? ", with an estimate of the timer's delivery and arming" : "";
       if (cost !== null) facts.push(["sampling overhead", `${percent(cost)} of running time${how}`]);
     }
-    $("account").textContent = facts.slice(0, 2).map(([name, text]) => `${name} ${text}`).join("; ");
+    const where = this.where();
+    $("account").textContent = `${where && `${where.trim()}: `}${facts.slice(0, 2).map(([name, text]) => `${name} ${text}`).join("; ")}`;
     $("facts").replaceChildren(...facts.map(([name, text]) =>
       element("div", { "data-fact": name }, element("dt", { textContent: name }), element("dd", { textContent: text }))));
   }
@@ -403,8 +410,29 @@ class Page extends Shell {
   /** Running time is told about once a second, so that it is not known how much a short range lacks. */
   missingWords(missing, isWhole) {
     const [from, to] = this.recording.time ? this.shownRange() : [0, 0];
-    if (!isWhole && to - from < SHORT_RANGE) return "not known of so short a range";
-    return missing === null ? "-" : String(missing);
+    if (!isWhole && to - from < SHORT_RANGE) return TOO_SHORT;
+    return missing === null ? "-" : grouped(missing);
+  }
+
+  /** Which part of the recording is shown, in words. */
+  where() {
+    const { state: { window, vcpus, span, recording: chosen }, recording: { head, time } } = this;
+    return [
+      window ? ` from ${moment(window[0])} to ${moment(window[1])} (${duration(window[1] - window[0])})` : "",
+      vcpus === null ? "" : ` on vCPU ${$("vcpus-shown").textContent}`,
+      span === null ? "" : ` inside ${head.names[span]}`,
+      chosen === null ? "" : ` of ${time.recordings[chosen].name}`,
+    ].join("");
+  }
+
+  /** The function that is selected, if there are functions. */
+  selected() {
+    return this.state.merge === "function" ? this.state.chosen : null;
+  }
+
+  /** Labels that are never folded: what findings are about, and what is selected. */
+  kept() {
+    return this.state.merge === "function" ? new Set([...this.found, this.state.chosen]) : new Set();
   }
 
   drawProfile() {
@@ -419,10 +447,7 @@ class Page extends Shell {
     const status = $("shown");
     status.replaceChildren(element("b", { id: "count", textContent: amountWithUnit(shown, unit) }));
     if (shown !== recorded) status.append(` of ${amountWithUnit(recorded, unit)} (${percent(shown / (recorded || 1))})`);
-    if (state.window) status.append(` from ${moment(state.window[0])} to ${moment(state.window[1])} (${duration(state.window[1] - state.window[0])})`);
-    if (state.vcpus !== null) status.append(` on vCPU ${$("vcpus-shown").textContent}`);
-    if (state.span !== null) status.append(` inside ${recording.head.names[state.span]}`);
-    if (state.recording !== null) status.append(` of ${recording.time.recordings[state.recording].name}`);
+    status.append(this.where());
     if (!this.shown.isWhole) status.append("; from the ring");
     if (state.base) {
       status.append(`, compared with base ${moment(state.base[0])} to ${moment(state.base[1])} (${amountWithUnit(this.baseShown.recorded, unit)}): ` +
@@ -432,6 +457,11 @@ class Page extends Shell {
     if (isEmpty) status.append(recorded === 0 ? ": nothing was recorded here" : ": the filters leave nothing out of what was recorded");
     this.drawMatched(now, model);
     const { view } = state;
+    const selected = this.selected();
+    if (selected !== null && view !== "sandwich") {
+      const count = model.tree.matched(now.total, Uint8Array.from(model.labels, (_, label) => Number(label === selected)));
+      status.append(`; selected ${model.labels[selected].name}: ${amount(count, unit)} (${percent(count / (recorded || 1))})`);
+    }
     const isGraph = !isEmpty && ["icicle", "flame", "left", "sandwich"].includes(view);
     $("graph-part").hidden = !isGraph;
     $("callers-part").hidden = !(isGraph && view === "sandwich");
@@ -460,7 +490,7 @@ class Page extends Shell {
     if (state.node >= model.tree.length || !(drawn.total[state.node] > 0)) state.node = 0;
     this.shownGraph = { ...model, ...now, base };
     this.graph.show(this.look(model, drawn, {
-      order: state.view === "left" ? "weight" : "name", root: state.node, upwards: state.view === "flame", folds: !state.unfold,
+      order: state.view === "left" ? "weight" : "name", root: state.node, upwards: state.view === "flame", folds: !state.unfold, keep: this.kept(),
     }, now, base));
   }
 
@@ -503,10 +533,11 @@ class Page extends Shell {
     const color = (node, isCertain) => {
       if (base) return changeColor(base.total[node] / a, now.total[node] / b, isCertain);
       if (node === 0) return "#ddd8cc";
+      if (labels[tree.label[node]].kind === "folded") return MERGED;
       return wayOf ? WAYS[wayOf(node)][0] : palette.color(tree.label[node]);
     };
     const name = (node) => (node === 0 ? "all" : labels[tree.label[node]].name);
-    return { tree, total: drawn.total, color, name, matches: this.matches, ...options };
+    return { tree, total: drawn.total, color, name, matches: this.matches, selected: this.selected(), ...options };
   }
 
   drawSandwich(model, now) {
@@ -516,40 +547,47 @@ class Page extends Shell {
       // That of the first finding, or the one with most time of its own in what is shown first: another range does not
       // show another function.
       if (this.firstChosen?.of !== tree) {
-        const found = this.state.merge === "function" ? this.recording.head.report.analysis.findings.flatMap(({ functions }) => functions) : [];
-        const first = found.map((name) => labels.findIndex((each) => each.name === name)).find((at) => at >= 0);
+        const first = this.state.merge === "function" ? this.found[0] : undefined;
         const sums = first === undefined ? tree.functions(now.own, now.total, labels.length) : null;
-        const most = () => sums.own.reduce((best, count, at) => (count > sums.own[best] ? at : best), 0);
+        const order = (label) => [labels[label].kind !== "special", sums.own[label]];
+        const isMore = ([a, b], [c, d]) => (a === c ? b > d : a);
+        const most = () => sums.own.reduce((best, _, at) => (isMore(order(at), order(best)) ? at : best), 0);
         this.firstChosen = { of: tree, label: first ?? most() };
       }
       ({ label } = this.firstChosen);
     }
     const base = this.baseShown ? this.counts(this.baseShown, model) : null;
-    // The trees do not depend on what is counted.
-    if (this.sandwich?.of !== tree || this.sandwich.label !== label) {
-      this.sandwich = { of: tree, label, trees: [callers, callees].map((make) => make(tree, label, labels.length)) };
+    const folded = this.state.unfold ? [] : trunk(tree, now.total, 0, new Set([label]));
+    // But for what is folded, the trees do not depend on what is counted.
+    if (this.sandwich?.of !== tree || this.sandwich.label !== label || String(this.sandwich.folded) !== String(folded)) {
+      this.sandwich = { of: tree, label, folded, trees: [callers, callees].map((make) => make(tree, label, labels.length, folded)) };
     }
+    const folds = { name: folded.length > 0 && textOfFolded(folded, (node) => labels[tree.label[node]].name), kind: "folded", image: null, file: null, line: 0 };
     const [above, below] = this.sandwich.trees.map((made) => {
       const [shown, before] = (base ? [now, base] : [now]).map((counts) => {
         const own = carryPart(counts.own, made);
         return { own, total: made.tree.totals(own) };
       });
-      return { tree: made.tree, to: undefined, cells: made, labels, ...shown, base: before ?? null };
+      return { tree: made.tree, to: undefined, cells: made, labels: [...labels, folds], ...shown, base: before ?? null };
     });
     Object.assign(this, { shownCallers: above, shownGraph: below });
-    const show = (graph, shown, upwards) => {
-      const options = { order: "weight", root: shown.tree.first[0], upwards, bare: true };
-      const drawn = base ? this.mean(shown, shown.base) : shown;
-      graph.show(this.look(shown, drawn, options, shown, shown.base));
-    };
-    show(this.callersGraph, this.shownCallers, true);
-    // The function is at the bottom.
-    if (this.scrolledTo !== label) $("callers-part").scrollTop = $("callers-part").scrollHeight;
-    this.scrolledTo = label;
-    show(this.graph, this.shownGraph, false);
+    // It may take another line, above the graphs.
     const sum = this.shownGraph.total[0];
     $("shown").append(`; callers of ${labels[label].name} above, callees below: ${amount(sum, this.recording.unit)} (${percent(sum / (this.shown.recorded || 1))})`);
     if (base) $("shown").append(`; in the base ${percent(this.shownGraph.base.total[0] / (this.baseShown.recorded || 1))}`);
+    const show = (graph, shown, upwards) => {
+      const options = { order: "weight", root: shown.tree.first[0], upwards, skip: upwards ? 2 : 1 };
+      const drawn = base ? this.mean(shown, shown.base) : shown;
+      graph.show(this.look(shown, drawn, options, shown, shown.base));
+    };
+    const isPinned = Boolean(this.graph.pinned);
+    $("callers-part").hidden = above.tree.length < 3;
+    show(this.callersGraph, above, true);
+    // What calls it is at the bottom.
+    if (this.scrolledTo !== label) $("callers-part").scrollTop = $("callers-part").scrollHeight;
+    show(this.graph, below, false);
+    if (this.scrolledTo !== label && !isPinned) this.callersGraph.showBase();
+    this.scrolledTo = label;
   }
 
   /** The table and the call tree; intervals once a choice rests. */
@@ -567,9 +605,12 @@ class Page extends Shell {
       tree, ...this.now, recorded: this.shown.recorded || 1, unit: this.recording.unit,
       name: (node) => labels[tree.label[node]].name,
       matches: this.matches,
+      selected: this.selected(),
       base,
       most: withAll ? MOST_CALLS : CALLS_MOVING,
       open: this.state.open,
+      folded: this.state.unfold ? [] : trunk(tree, this.now.total, 0, this.kept()),
+      onUnfold: () => this.set({ unfold: true, open: null }),
       onOpen: (open) => this.set({ open }),
       onChoose: (label) => this.choose(label),
     }));
@@ -589,16 +630,27 @@ class Page extends Shell {
       if (withIntervals) this.judge(rows);
     }
     rows.sort(order);
+    const shared = base || this.matches ? [] : this.sharedRows(rows);
+    rows = rows.filter((row) => !shared.includes(row));
     const all = rows.length;
     rows = rows.slice(0, withIntervals ? MOST_ROWS : ROWS_MOVING);
+    if (shared.length > 0) rows.unshift({ ...shared[0], text: `[${shared.length} functions that nearly all samples share]` });
     if (withIntervals && unit === "samples") this.addIntervals(rows);
     const table = functionTable({
-      rows, recorded, unit, labels, sort: this.state.sort, compares: base !== null,
+      rows, recorded, unit, labels, sort: this.state.sort, selected: this.selected(), compares: base !== null,
       onSort: (sort) => this.set({ sort }),
-      onChoose: (label) => this.choose(label),
+      onChoose: ({ text, label }) => (text ? this.set({ unfold: true }) : this.choose(label)),
     });
     const rest = all > rows.length ? [element("p", { textContent: `${grouped(all - rows.length)} more functions; search to see them` })] : [];
     replaceList($("list"), [table, ...rest, ...this.longRun()]);
+  }
+
+  /** The rows that are one, as in the text, the outermost function first. */
+  sharedRows(rows) {
+    if (this.state.unfold || this.state.merge !== "function") return [];
+    const { shared } = this.recording.head;
+    const found = rows.filter(({ label }) => shared.includes(label) && label !== this.state.chosen);
+    return found.length < 2 ? [] : found.sort((a, b) => shared.indexOf(a.label) - shared.indexOf(b.label));
   }
 
   /** How far another recording may differ, if by more than the intervals of this one. */
@@ -686,10 +738,34 @@ class Page extends Shell {
     return { at, parent, to: this.cellsOf((shown) => at[part.cells ? part.cells.to[shown] : shown]) };
   }
 
+  isFold(cell, part) {
+    return Boolean(cell.folded) || part.labels[part.tree.label[cell.node]]?.kind === "folded";
+  }
+
   zoom(cell, part) {
-    if (cell.folded) this.set({ unfold: true });
+    if (this.isFold(cell, part)) this.set({ unfold: true });
     else if (this.state.view !== "sandwich") this.set({ node: cell.merged > 0 ? cell.parent : cell.node });
     else if (cell.merged === 0) this.choose(part.tree.label[cell.node]);
+  }
+
+  /** Selects a function in the view that is shown, and shows where it is. */
+  select(label) {
+    const { state } = this;
+    Object.assign(state, { merge: "function", chosen: label, ...OTHER_TREE, hide: state.hide.filter((each) => each !== label) });
+    this.showsSelected = state.view !== "sandwich";
+    if (state.view === "tree") state.open = this.wayTo(label);
+    this.update();
+  }
+
+  /** The nodes that are open where the call of a function that has most samples is seen. */
+  wayTo(label) {
+    const model = this.model();
+    const { tree } = model;
+    const { total } = this.counts(this.shown, model);
+    const most = tree.label.reduce((best, of, node) => (of === label && total[node] > (total[best] ?? 0) ? node : best), -1);
+    const open = new Set([0]);
+    for (let at = tree.parent[most]; at > 0; at = tree.parent[at]) open.add(at);
+    return open;
   }
 
   choose(label) {
@@ -699,7 +775,7 @@ class Page extends Shell {
 
   actions(cell, part) {
     const label = cell.node === 0 || cell.merged > 0 || cell.folded ? -1 : part.tree.label[cell.node];
-    const zoom = [cell.folded ? "Unfold (z)" : "Zoom (z)", "z", () => this.zoom(cell, part)];
+    const zoom = [this.isFold(cell, part) ? "Unfold (z)" : "Zoom (z)", "z", () => this.zoom(cell, part)];
     if (label < 0 || this.state.merge !== "function" || label >= this.recording.labels.length) return [zoom];
     return [
       zoom,
@@ -738,8 +814,9 @@ class Page extends Shell {
       return [`${cell.merged} merged cells`, `each narrower than a pixel${count}`];
     }
     const total = part.total[cell.node];
-    if (cell.folded) {
-      const names = cell.folded.map((node) => labels[tree.label[node]].name);
+    if (this.isFold(cell, part)) {
+      const { tree: all, labels: named } = this.shownModel;
+      const names = (cell.folded ?? this.sandwich.folded).map((node) => named[all.label[node]].name);
       return [`${names.length} frames that nearly all stacks have: click to unfold`, `total ${amountWithUnit(total, unit)}, ${percent(total / recorded)}`,
         ...names.slice(0, MOST_NAMES), ...(names.length > MOST_NAMES ? [`and ${names.length - MOST_NAMES} more`] : [])];
     }
@@ -844,6 +921,7 @@ class Page extends Shell {
     else if (state.base) this.set({ base: null });
     else if (state.window) this.set({ window: null });
     else if (state.zoom) this.set({ zoom: null });
+    else if (state.chosen !== null) this.set({ chosen: null });
   }
 
   graphKey(event, graph, part) {

@@ -26,6 +26,11 @@ export function sumOf(all) {
   return sum;
 }
 
+/** What is missing: where more came than was due, by no more than chance explains, nothing is. */
+function told(missing, came) {
+  return missing < 0 && -missing <= 2 * Math.sqrt(came) ? 0 : missing;
+}
+
 /** A recording: its stacks, its counts and its time. */
 export class Recording {
   constructor({ head, columns }) {
@@ -34,6 +39,9 @@ export class Recording {
     this.report = head.report;
     this.time = head.time;
     this.vcpus = head.vcpus;
+    this.report.vcpus.forEach(({ counters }, at) => {
+      [counters.missing, counters.missing_blocked] = head.missing[at];
+    });
     this.labels = head.labels.map(([name, kind, image, file, line]) => ({
       name,
       kind,
@@ -227,7 +235,10 @@ export class Recording {
   /** Adds what tells how the part's samples lie in time. */
   selection(part) {
     const [from, to] = part.window ?? (this.time ? [this.time.from_ns, this.time.to_ns] : [0, 0]);
-    return { ...part, from, to, counters: part.counters, sum: sumOf(part.counters) };
+    const sum = sumOf(part.counters);
+    const waited = this.mode === "wall" ? sum.blocked + sum.blocked_overflow + sum.blocked_aged : 0;
+    sum.missing = told(sum.missing, sum.ticks + waited);
+    return { ...part, from, to, sum };
   }
 
   /** Adds the ticks of a range to the counters and to the counts of nodes, or of their cells; gives how many have a stack. */

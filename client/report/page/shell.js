@@ -39,6 +39,9 @@ export class Shell {
       this.read();
       this.update();
     });
+    window.addEventListener("beforeprint", () => {
+      for (const details of document.querySelectorAll("#analysis details, #accounts, #cautions")) details.open = true;
+    });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.update());
   }
 
@@ -48,6 +51,20 @@ export class Shell {
     $("views").append(...views.map(([view, textContent]) => element("button", {
       type: "button", role: "tab", id: `view-${view}`, textContent, onclick: () => this.set({ view }),
     })));
+  }
+
+  /** The warnings as one line until it is opened. */
+  showWarnings(texts) {
+    this.warnings = texts;
+    $("cautions").hidden = texts.length === 0;
+    $("warnings").append(...texts.map((text) => element("li", { tabIndex: 0, textContent: text, title: text })));
+    this.sumUpWarnings();
+  }
+
+  /** `about` tells what they are about, if that is not what is shown. */
+  sumUpWarnings(about = "") {
+    const { length } = this.warnings;
+    $("caution").textContent = `${length === 1 ? "1 warning" : `${length} warnings`}${about}: ${this.warnings[0]}`;
   }
 
   explainKeys(keys) {

@@ -71,11 +71,6 @@ export function placeOf({ file, line }) {
   return file === null ? "" : `${file}:${line}`;
 }
 
-/** A warning: one line, and all of it while it has the focus. */
-export function warningLine(text) {
-  return element("li", { tabIndex: 0, textContent: `warning: ${text}`, title: text });
-}
-
 /** Shows other rows; the keyboard stays at the one with the same key. */
 export function replaceList(list, rows) {
   const key = list.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
@@ -83,8 +78,8 @@ export function replaceList(list, rows) {
   if (key !== undefined) list.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
 }
 
-/** A table of functions: a button over each column sorts by it. */
-export function functionTable({ rows, recorded, unit, labels, sort, compares, onSort, onChoose }) {
+/** A table of functions: a button over each column sorts by it. A row with a `text` stands for several functions. */
+export function functionTable({ rows, recorded, unit, labels, sort, selected, compares, onSort, onChoose }) {
   const columns = [
     ["own", "self"], [null, "share"], [null, "95 % interval"], ["total", "total"], [null, "share"], [null, "95 % interval"],
     ...(compares ? [["change", "change of self"], [null, "95 % interval"], [null, "significant"]] : []),
@@ -99,10 +94,12 @@ export function functionTable({ rows, recorded, unit, labels, sort, compares, on
       amount(row.own, unit), percent(row.own / recorded), ends(row.ownInterval),
       amount(row.total, unit), percent(row.total / recorded), ends(row.totalInterval), ...change,
     ].map((text) => element("td", { textContent: text }));
-    const name = element("button", { type: "button", "data-key": `label ${row.label}`, textContent: label.name, title: placeOf(label), onclick: () => onChoose(row.label) });
-    return element("tr", { "data-label": row.label }, ...cells, element("td", { className: "name" }, name));
+    const name = element("button", { type: "button", "data-key": `label ${row.label}`, textContent: row.text ?? label.name, title: placeOf(label), onclick: () => onChoose(row) });
+    return element("tr", { "data-label": row.label, ...(row.label === selected ? { "aria-current": "true" } : {}) }, ...cells, element("td", { className: "name" }, name));
   });
-  return tableOf(columns, sort, onSort, body);
+  const table = tableOf(columns, sort, onSort, body);
+  table.classList.add("sampled");
+  return table;
 }
 
 /** A table of these rows; a button over each column that has a key sorts by it. */

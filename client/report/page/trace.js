@@ -1,9 +1,9 @@
 // The page of a trace: the calls over time, the table of functions, and a function's durations.
-import { Palette } from "./colors.js";
+import { MATCH, MERGED, Palette } from "./colors.js";
 import { byName, duration, grouped, moment } from "./format.js";
 import { CHOSEN, Lanes, MATCHED } from "./lanes.js";
 import { $, Shell, startPage } from "./shell.js";
-import { element, matchesOf, replaceList, showTip, tableOf, warningLine } from "./tables.js";
+import { element, legendEntry, matchesOf, replaceList, showTip, tableOf } from "./tables.js";
 import { Traced } from "./traced.js";
 
 const COLUMNS_OF_TRACE = [["calls", "calls"], ["total", "total"], ["own", "self"], ["waited", "waited"], ["p50", "p50"], ["p99", "p99"],
@@ -37,9 +37,10 @@ class TracePage extends Shell {
     document.title = `${head.title} - unikprof`;
     $("title").textContent = head.title;
     $("about").textContent = head.facts.join(" · ");
-    $("warnings").append(...head.report.warnings.map((text) => warningLine(text)),
-      ...head.refused.map((text) => element("li", { tabIndex: 0, textContent: text, title: text })));
-    $("accounting").hidden = $("warnings").childElementCount === 0;
+    this.showWarnings([...head.report.warnings, ...head.refused]);
+    $("accounting").hidden = $("cautions").hidden;
+    const legend = [["hsl(36 60% 72%)", "a call, a hue for each function"], [MERGED, "calls narrower than a pixel"], [MATCH, "found by the search"]];
+    $("legend").append(...legend.map(([color, text]) => legendEntry("", text, color)));
     this.explainKeys(KEYS_OF_TRACE);
     // Lanes are as wide as the page.
     $("page").hidden = false;

@@ -176,16 +176,20 @@ export function carry(own, to, length) {
 
 /**
  * What calls a function, from its innermost call in each stack outwards: a tree, and for each old node where stacks that end
- * there are counted; 0 for stacks without the function.
+ * there are counted; 0 for stacks without the function. The `folded` nodes, from the outermost on, are one with the label
+ * `labels`.
  */
-export function callers(tree, label, labels) {
-  const builder = new Builder(labels);
+export function callers(tree, label, labels, folded = []) {
+  const builder = new Builder(labels + 1);
+  const isFolded = new Set(folded);
   const to = new Int32Array(tree.length);
   for (let node = 1; node < tree.length; node += 1) {
     to[node] = to[tree.parent[node]];
     if (tree.label[node] !== label) continue;
     to[node] = builder.child(0, label);
-    for (let up = tree.parent[node]; up !== 0; up = tree.parent[up]) to[node] = builder.child(to[node], tree.label[up]);
+    let up = tree.parent[node];
+    for (; up !== 0 && !isFolded.has(up); up = tree.parent[up]) to[node] = builder.child(to[node], tree.label[up]);
+    if (up !== 0) to[node] = builder.child(to[node], labels);
   }
   return withNodes(builder.finish(), to);
 }

@@ -8,6 +8,7 @@
 //   {"type": "#query", "text": "main"}   {"press": "Escape", "on": "#tracks"}   {"choose": "#span", "value": "0"}
 //   {"wheel": "#overlay", "at": [0.5, 0.5], "by": -500}   {"media": "print"}   {"visible": "#legend"}
 //   {"scrolled": "#graph-part"}   the pixels above and below what is seen of it, and of that those below the window
+//   {"seen": ".name"}   whether the left and right ends of each are on the screen, and nothing is above them
 //   {"read": "#shown"}   {"rows": ".functions tbody tr"}   {"hash": true}   {"fails": "/path"}
 // The page of a fleet:
 //   {"open": "http://127.0.0.1:7780/"}        from then on it may ask this server
@@ -22,7 +23,7 @@ import { chromium } from "playwright-core";
 // Long enough for a busy machine.
 const SOON = 180000;
 const RESTS = 400;
-const KINDS = ["open", "fails", "read", "rows", "hash", "screenshot", "scheme", "size", "hover", "click", "type", "press", "drag", "choose", "wheel", "media", "visible", "scrolled", "until", "answer", "tab"];
+const KINDS = ["open", "fails", "read", "rows", "hash", "screenshot", "scheme", "size", "hover", "click", "type", "press", "drag", "choose", "wheel", "media", "visible", "seen", "scrolled", "until", "answer", "tab"];
 
 const steps = JSON.parse(await text(process.stdin));
 // Without the browser's sandbox, which needs a user that is not root; the pages are our own.
@@ -128,6 +129,11 @@ async function take(page, step) {
       return page.$eval(value, (part) => [part.scrollTop, part.scrollHeight - part.clientHeight - part.scrollTop, part.getBoundingClientRect().bottom - innerHeight]);
     case "visible":
       return page.$$eval(value, (found) => found.map((each) => each.getClientRects().length > 0));
+    case "seen":
+      return page.$$eval(value, (found) => found.map((each) => {
+        const { left, right, top, bottom } = each.getBoundingClientRect();
+        return [left + 2, right - 2].every((x) => document.elementFromPoint(x, (top + bottom) / 2) === each);
+      }));
     case "media":
       await page.emulateMedia({ media: value });
       await page.evaluate(() => dispatchEvent(new Event("beforeprint")));

@@ -5,7 +5,7 @@ import { analysisPane } from "../analysis.js";
 // As much of a document as the pane uses.
 class Node {
   constructor(tag) {
-    Object.assign(this, { tag, children: [], attributes: {} });
+    Object.assign(this, { tag, children: [], attributes: {}, style: {} });
   }
 
   setAttribute(name, value) {
@@ -30,25 +30,26 @@ globalThis.document = { createElement: (tag) => new Node(tag) };
 const finding = {
   rule: "burst",
   score: 76,
-  finding: "`</b>compact` ran",
+  finding: "`</b>compact` and `compact` ran with `gone`",
   evidence: ["one", "two"],
   next: "look",
   windows: [{ from_ns: 1e9, to_ns: 2e9 }],
   functions: ["compact", "gone"],
 };
 
-test("a finding's buttons show its time and its function, and one that is not in the page has none", () => {
+test("a finding's button shows its time, and its names select functions that are in the page", () => {
   const done = [];
-  const on = { onWindow: (range) => done.push(range), onLabel: (label) => done.push(label) };
-  const pane = analysisPane({ findings: [finding], quiet: ["memory"], unchecked: [] }, [{ name: "main" }, { name: "compact" }], on);
-  const buttons = pane.flatMap((node) => node.all("button"));
-  assert.equal(buttons.length, 2);
-  for (const button of buttons) button.onclick();
-  assert.deepEqual(done, [[1e9, 2e9], 1]);
+  const on = { onWindow: (range) => done.push(range), onName: (label) => done.push(label) };
+  const pane = analysisPane({ findings: [finding], quiet: ["memory"], unchecked: [] }, [{ name: "</b>compact" }, { name: "compact" }], on);
+  const [button, ...others] = pane.flatMap((node) => node.all("button"));
+  assert.equal(others.length, 0);
+  button.onclick();
+  for (const name of pane.flatMap((node) => node.all("a"))) name.onclick({ preventDefault() {} });
+  assert.deepEqual(done, [[1e9, 2e9], 0, 1]);
   const text = pane.map((node) => node.text).join("\n");
   assert.match(text, /1 found by 2 rules/);
   assert.match(text, /<\/b>compact/, "text is never markup");
-  assert.equal(pane.flatMap((node) => node.all("span")).find((node) => node.className === "score severe").textContent, "76");
+  assert.equal(pane.flatMap((node) => node.all("i")).find((node) => node.className === "score severe").textContent, "76");
 });
 
 test("without time there is no button for it, and what was not checked is said", () => {
@@ -58,9 +59,9 @@ test("without time there is no button for it, and what was not checked is said",
   unchecked.push({ rule: "idle", why: "empty" }, { rule: "burst", why: "no times" });
   const empty = analysisPane({ findings: [], quiet: ["a", "b"], unchecked }, [], {});
   assert.deepEqual(empty.map((node) => node.text), [
-    "Analysis of the guest: none of 2 rules found anything",
+    "Analysis of the guest: none of 2 rules found anything, in the whole recording",
     "3 rules not checkednot checked: slow span, burst: no timesnot checked: idle: empty",
   ]);
   const unknown = analysisPane({ findings: [], quiet: [], unchecked }, [], {});
-  assert.equal(unknown[0].text, "Analysis of the guest: no rule could be checked");
+  assert.equal(unknown[0].text, "Analysis of the guest: no rule could be checked, in the whole recording");
 });

@@ -50,6 +50,15 @@ test("a range counts the same, whichever range was counted before", () => {
   }
 });
 
+test("more than was due came beyond chance, or nothing is missing", () => {
+  const found = recording();
+  const missing = (each) => {
+    found.report.vcpus = [{ vcpu: 0, counters: { ticks: 100, missing: each } }, { vcpu: 1, counters: { ticks: 0, missing: null } }];
+    return found.select({ window: null, vcpus: null, span: null }).sum.missing;
+  };
+  assert.deepEqual([-20, -21, 7, null].map(missing), [0, -21, 7, null]);
+});
+
 test("another recording has its own ticks, within its own time", () => {
   const found = recording();
   found.choose(1);

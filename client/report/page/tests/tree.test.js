@@ -51,6 +51,14 @@ test("callers count the innermost call of a stack, callees the outermost", () =>
   assert.deepEqual(carryPart(other, below), Float64Array.from([0, 2, 0, 0, 0]));
 });
 
+test("what calls a function is one cell from where all stacks are the same", () => {
+  // main(0) and start(1) are in all stacks; a(2) and b(3) call what is looked at (4).
+  const deep = Tree.fromDepths([1, 2, 3, 4, 3, 4], [0, 1, 2, 4, 3, 4]);
+  const above = callers(deep, 4, 5, [1, 2]);
+  const counts = Float64Array.from([0, 0, 0, 0, 7, 0, 3]);
+  assert.deepEqual(paths(above.tree, above.tree.totals(carryPart(counts, above))), { 4: 10, "4;2": 7, "4;2;5": 7, "4;3": 3, "4;3;5": 3 });
+});
+
 test("cells narrower than a pixel become one that says how many they are", () => {
   const wide = Tree.fromDepths([1, ...new Array(200).fill(2)], [0, ...new Array(200).keys()].map((label) => label));
   const counts = new Float64Array(202).fill(1);
@@ -77,13 +85,14 @@ test("frames that all stacks have are one cell, but for the innermost", () => {
   const nearly = Tree.fromDepths([1, 2, 3, 4, 5, 6, 7, 7, 3], [0, 1, 2, 3, 4, 5, 6, 7, 8]);
   const some = nearly.totals(Float64Array.from([0, 0, 0, 0, 0, 0, 0, 99, 100, 1]));
   assert.equal(layout(nearly, some, { width: 300, order: "name", root: 0, folds: true })[1].folded?.length, 5);
+  assert.equal(layout(nearly, some, { width: 300, order: "name", root: 0, folds: true, keep: new Set([4]) })[1].folded?.length, 4, "what is kept is not in it");
   counts[1] -= 1;
   assert.equal(cellsOf(0, true).filter((cell) => cell.folded).length, 0, "one stack does not have them");
 });
 
 test("a part of a tree is shown without a row for all", () => {
-  const rows = (bare) => layout(tree, total, { width: 630, order: "weight", root: 1, bare }).slice(0, 2).map(({ node }) => node);
-  assert.deepEqual([rows(false), rows(true)], [[0, 1], [1, 6]]);
+  const rows = (skip) => layout(tree, total, { width: 630, order: "weight", root: 1, skip }).slice(0, 2).map(({ node, row }) => [node, row]);
+  assert.deepEqual([rows(0), rows(1), rows(2)], [[[0, 0], [1, 1]], [[1, 0], [6, 1]], [[6, 0], [2, 0]]]);
 });
 
 test("left heavy puts the widest first", () => {

@@ -49,6 +49,7 @@ pub struct FunctionTable {
 /// One function, or one line of a function.
 #[derive(Debug, Clone)]
 pub struct FunctionRow {
+    pub(super) label: LabelId,
     /// Which function.
     pub function: FunctionId,
     /// Its name, and `file:line` if lines are shown separately.
@@ -84,7 +85,7 @@ impl FunctionTable {
         let heap = HeapTable::of(report);
         let all = Recorded { count: recorded, unit, unplaced };
         let late = |label: usize| late.get(&(label as LabelId)).copied().unwrap_or(0);
-        let mut rows: Vec<(LabelId, FunctionRow)> = sums
+        let mut rows: Vec<FunctionRow> = sums
             .iter()
             .zip(report.labels.all())
             .enumerate()
@@ -95,7 +96,8 @@ impl FunctionTable {
                     Some((heap, row)) => (heap.share(&row.own), heap.share(&row.total)),
                     None => (all.share(sum.own, 0), all.share(sum.total, late(at))),
                 };
-                let row = FunctionRow {
+                FunctionRow {
+                    label: at as LabelId,
                     function: label.function,
                     text: label.text.clone(),
                     own: sum.own,
@@ -105,30 +107,29 @@ impl FunctionTable {
                     heap: allocated.map(|(_, row)| row),
                     depth: sum.depth as f64 / sum.total as f64,
                     line: label.line.or_else(|| hottest.get(&label.function).copied()),
-                };
-                (at as LabelId, row)
+                }
             })
             .collect();
         // Stable: equal rows stay in the order of their texts.
-        rows.sort_by_key(|(_, row)| (Reverse(row.own), Reverse(row.total)));
+        rows.sort_by_key(|row| (Reverse(row.own), Reverse(row.total)));
         // Where they are the same, the function's own say it.
         let mut by_total: Vec<usize> = (0..rows.len()).collect();
-        by_total.retain(|at| rows[*at].1.total != rows[*at].1.own);
-        by_total.sort_by_key(|at| Reverse(rows[*at].1.total));
-        let own = (0..rows.len().min(RANKED_ROWS)).map(|at| (at, rows[at].0, Of::Own));
-        let total = by_total.iter().take(RANKED_ROWS).map(|at| (*at, rows[*at].0, Of::Total));
+        by_total.retain(|at| rows[*at].total != rows[*at].own);
+        by_total.sort_by_key(|at| Reverse(rows[*at].total));
+        let own = (0..rows.len().min(RANKED_ROWS)).map(|at| (at, rows[at].label, Of::Own));
+        let total = by_total.iter().take(RANKED_ROWS).map(|at| (*at, rows[*at].label, Of::Total));
         let asked: Vec<_> = own.chain(total).collect();
-        let is_incomplete = |row: &&(LabelId, FunctionRow)| {
-            let kind = report.symbolized.function(row.1.function).kind;
+        let is_incomplete = |row: &&FunctionRow| {
+            let kind = report.symbolized.function(row.function).kind;
             use FunctionKind::Special;
             matches!(kind, Special(SpecialFrame::Broken | SpecialFrame::Truncated))
         };
-        let incomplete = rows.iter().filter(is_incomplete).map(|(_, row)| row.total);
+        let incomplete = rows.iter().filter(is_incomplete).map(|row| row.total);
         let incomplete = incomplete.fold(0, u64::saturating_add);
         FunctionTable {
             whole: report.weights.shown.saturating_sub(incomplete),
             long_run: clustered(report, &all, &asked),
-            rows: rows.into_iter().map(|(_, row)| row).collect(),
+            rows,
             shown: report.weights.shown,
             recorded,
             unit,

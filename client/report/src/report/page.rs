@@ -27,12 +27,13 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use super::analysis::Analysis;
-use super::json;
-use super::{COMPRESSION, Report, TimelineView};
+use super::labels::LabelId;
+use super::{COMPRESSION, Report, TimelineView, json, text};
 pub(crate) use columns::Columns;
 use columns::{Column, zigzag};
 use recordings::{RecordingHead, Shown, shown};
 pub(super) use stacks::Stacks;
+use unikprof_profile::profile::VcpuStats;
 use unikprof_profile::timeline::{Nesting, Outcome, Ring, Timeline, What};
 use unikprof_profile::units::date;
 
@@ -144,12 +145,11 @@ pub fn served_page(template: &str, style: &str, modules: &[&str]) -> (String, St
 }
 
 /// The modules as one program: names are unique across them, so imports are left out, and exports
-/// are declarations. Lines of comments are left out as well.
+/// are declarations. Lines of comments and indentation are left out as well.
 fn script<'m>(modules: impl Iterator<Item = &'m &'m str>) -> String {
-    let lines = modules.flat_map(|module| module.lines());
-    let is_comment = |line: &str| {
-        ["//", "/**", "* ", "*/"].iter().any(|mark| line.trim_start().starts_with(mark))
-    };
+    let lines = modules.flat_map(|module| module.lines()).map(str::trim_start);
+    let is_comment =
+        |line: &str| ["//", "/**", "* ", "*/"].iter().any(|mark| line.starts_with(mark));
     let lines = lines.filter(|line| !line.starts_with("import ") && !is_comment(line));
     let mut script = String::from("\"use strict\";\n(() => {\n");
     for line in lines {
@@ -177,6 +177,10 @@ struct Head<'a, R> {
     names: Vec<String>,
     /// Each vCPU of the recording's counts.
     vcpus: Vec<u32>,
+    /// By vCPU, how many samples are missing, and of them those of blocked time.
+    missing: Vec<(Option<i64>, Option<i64>)>,
+    /// The labels of the functions that nearly all samples share, the outermost first.
+    shared: Vec<LabelId>,
     started: Option<String>,
     time: Option<Time>,
     /// The columns' names and lengths, in numbers.
@@ -235,6 +239,8 @@ fn write_report(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     let time = view.map(|view| add_time(report, view, &stacks, &mut names, &mut columns));
     let recording = profile.recording();
     let analysis = Analysis::of(report);
+    let (shared, _) = text::in_order(report, report.functions(), &analysis);
+    let missing = |stats: &VcpuStats| (stats.counters.missing, stats.counters.missing_blocked);
     let (labels, images, files) = labels(report);
     let head = Head {
         report: json::document(report, &[], Some(&analysis)),
@@ -243,6 +249,8 @@ fn write_report(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
         files,
         names: names.into_iter().collect(),
         vcpus: profile.vcpus().iter().map(|v| v.vcpu).collect(),
+        missing: profile.vcpus().iter().map(missing).collect(),
+        shared: shared.iter().map(|row| row.label).collect(),
         started: recording.started_unix_ns.and_then(date),
         time,
         columns: columns.lengths().collect(),
@@ -473,7 +481,7 @@ pub(crate) mod tests {
     fn the_program_is_small_and_uses_neither_the_network_nor_eval() {
         with_report(ReportOptions::default(), |report| {
             let (program, _) = parts(&page(report));
-            assert!(program.len() <= 140_000, "{} bytes", program.len());
+            assert!(program.len() <= 135_000, "{} bytes", program.len());
             assert_offline(&program);
         });
     }

@@ -155,6 +155,20 @@ pub(super) fn accounting_lines(report: &Report<'_>) -> Vec<String> {
     lines
 }
 
+/// The rows of a table in their order. Those that nearly all samples share are apart, but for what
+/// findings or the filter name.
+pub(super) fn in_order<'t>(
+    report: &Report<'_>,
+    table: &'t FunctionTable,
+    analysis: &Analysis,
+) -> (Vec<&'t FunctionRow>, Vec<&'t FunctionRow>) {
+    let focus = report.options.focus.as_ref();
+    table.in_order(report.options.sort, |row| {
+        focus.is_some_and(|focus| focus.matches(report.symbolized.function(row.function)))
+            || analysis.findings.iter().any(|found| found.functions.contains(&row.text))
+    })
+}
+
 fn write_functions(
     report: &Report<'_>,
     table: &FunctionTable,
@@ -162,12 +176,7 @@ fn write_functions(
     out: &mut impl Write,
 ) -> io::Result<()> {
     let options = &report.options;
-    let is_kept = |row: &FunctionRow| {
-        let focus = options.focus.as_ref();
-        focus.is_some_and(|focus| focus.matches(report.symbolized.function(row.function)))
-            || analysis.findings.iter().any(|found| found.functions.contains(&row.text))
-    };
-    let (shared, rows) = table.in_order(options.sort, is_kept);
+    let (shared, rows) = in_order(report, table, analysis);
     let what = if options.lines { "lines" } else { "functions" };
     let top = match options.top {
         0 => rows.len(),
