@@ -169,7 +169,7 @@ fn next_steps(program: &str, recording: &Path, written: &[&str], held: Option<&A
     let (page, recording) = (page.display().to_string(), recording.display());
     let mut text = format!(
         "\nWritten:\n\
-         \x20 {page:width$}  a page for the browser: over time, flame graph, table\n\
+         \x20 {page:width$}  for a browser: over time, flame graph, table\n\
          \x20 {recording}  the recording; all other files are made from it\n\
          \x20 {:width$}  beside them\n",
         others.join(", ")

@@ -49,7 +49,7 @@ fn an_interval_holds_the_truth_whatever_the_missing_ticks_were() {
     let (without, text, warnings) =
         report(&profile(Counters { ticks: 1_000, missing: Some(20), ..Counters::default() }, 0));
     assert!(without.own_share.low > 0.27 && without.own_share.high < 0.33);
-    assert!(!warnings.contains("worst-case"), "noise: {warnings}");
+    assert!(!warnings.contains("worst case"), "noise: {warnings}");
     assert!(text.contains("; 95 % intervals\n"), "{text}");
     for (ticks, counters, late) in [
         (1_000, Counters { missing: Some(500), ..Counters::default() }, 0),

@@ -256,7 +256,8 @@ fn from_samples(report: &Report<'_>, all: &mut Vec<String>) {
         return;
     }
     if let Some(unplaced) = Unplaced::of(report.symbolized.profile()) {
-        all.push(about_unplaced(&unplaced));
+        // It is about every interval shown.
+        all.insert(0, about_unplaced(&unplaced));
     }
 }
 
