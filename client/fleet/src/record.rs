@@ -229,7 +229,7 @@ fn merge(guests: &[Guest], recorded: Vec<Recorded>) -> Result<FleetRecording, Fl
             let counts = GuestCounts {
                 file: outcome.path,
                 displaced: outcome.displaced.map(|error| error.to_string()),
-                counters: recording.profile.counters().told(),
+                counters: recording.profile.counters(),
                 incomplete,
                 distance: None,
             };

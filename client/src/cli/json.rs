@@ -174,7 +174,7 @@ pub(super) fn recorded(recording: &Recording, cut: Option<&Profile>, files: &[Pa
         "period_ns": info.period_ns,
         "elapsed_ns": info.elapsed_ns,
         "samples": recording.profile.sample_count(),
-        "counters": recording.profile.counters().told(),
+        "counters": recording.profile.counters(),
         "window": cut.map(|cut| json!({
             "from_ns": cut.recording().ring.as_ref().map(|ring| ring.from_ns),
             "to_ns": cut.recording().ring.as_ref().map(|ring| ring.to_ns),

@@ -227,7 +227,7 @@ fn as_text(recorded: &FleetRecording) -> String {
                 text += &format!("{name:<width$}  not recorded: {}\n", Printable(&failure.text));
             }
             Ok(counts) => {
-                let c = &counts.counters;
+                let c = counts.counters.told();
                 let missing = c.missing.map_or("-".into(), |missing| missing.to_string());
                 let [distance, chance] = match counts.distance {
                     Some((distance, chance)) => [percent(distance), percent(chance)],

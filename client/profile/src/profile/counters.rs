@@ -142,8 +142,8 @@ impl Counters {
         };
     }
 
-    /// As people and programs are told: where more came than was due, by no more than chance
-    /// explains, nothing is missing.
+    /// As texts and pages say it: where more came than was due, by no more than chance explains,
+    /// nothing is missing.
     #[must_use]
     pub fn told(mut self) -> Counters {
         let told = |missing: i64, came: u64| match missing.unsigned_abs() as f64 <= chance(came) {

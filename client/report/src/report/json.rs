@@ -103,9 +103,10 @@
 //! - `merged` exists only for several files: `gaps` are times that no file covers, `overlaps` times
 //!   in which several runs were recorded at once. `repeated_epochs` were in more than one file and
 //!   are counted once.
-//! - `counters` are the sums over all vCPUs. `missing` is the independent check: it is
-//!   negative only beyond chance, and `null` if nothing is sampled. `missing_blocked` is its part of blocked time
-//!   in mode `wall`, and in mode `off-cpu` how much more was blocked than counted.
+//! - `counters` are the sums over all vCPUs. `missing` is the independent check: it may be
+//!   negative, by chance, where texts and pages say 0; it is `null` if nothing is sampled.
+//!   `missing_blocked` is its part of blocked time in mode `wall`, and in mode `off-cpu` how much
+//!   more was blocked than counted.
 //!   `ticks = recorded + aged + overflow + lost + masked + idle`, and
 //!   `recorded + aged = by_table + by_bytes + by_frame_pointer`; aged samples are in the stack
 //!   `[aged]`.
@@ -227,7 +228,7 @@ pub(super) fn document<'r>(
             late_threshold_ns: recording.late_threshold_ns,
         },
         merged: recording.merged.as_ref(),
-        counters: profile.counters().told(),
+        counters: profile.counters(),
         lateness_ns: profile.lateness_ns().as_ref().map(Lateness::of),
         cost_share: profile.cost_share(),
         vcpus: profile.vcpus().iter().map(Vcpu::of).collect(),
@@ -365,7 +366,7 @@ impl Vcpu {
     fn of(stats: &VcpuStats) -> Vcpu {
         Vcpu {
             vcpu: stats.vcpu,
-            counters: stats.counters.told(),
+            counters: stats.counters,
             elapsed_ns: stats.elapsed_ns,
             runstate: stats.runstate,
             cost: stats.cost.map(|cost| VcpuCost { cost, share_of_running: stats.cost_share() }),
