@@ -256,8 +256,9 @@ fn from_samples(report: &Report<'_>, all: &mut Vec<String>) {
         return;
     }
     if let Some(unplaced) = Unplaced::of(report.symbolized.profile()) {
-        // It is about every interval shown.
-        all.insert(0, about_unplaced(&unplaced));
+        // It is about every interval shown. Of a recording that broke, that says more.
+        let at = if recording.is_incomplete { all.len() } else { 0 };
+        all.insert(at, about_unplaced(&unplaced));
     }
 }
 
