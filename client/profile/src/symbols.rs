@@ -41,11 +41,14 @@ mod name_table;
 mod namesakes;
 mod ocaml;
 mod scopes;
+mod section;
 mod source_paths;
 mod split_info;
 mod symbol_file;
 mod symbolized;
 mod symbolizer;
+mod unit_code;
+mod unit_ranges;
 mod vdso;
 
 pub use code::{Code, CodeError, MappedAddress};

@@ -8,26 +8,22 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use addr2line::{Context, SplitDwarfLoad};
-use gimli::{
-    ColumnType, DW_LANG_Rust, DebugInfoOffset, Dwarf, DwarfPackage, DwarfSections, EndianSlice,
-    RunTimeEndian, SectionId, UnitOffset,
-};
+use gimli::{ColumnType, Dwarf, DwarfPackage, DwarfSections, RunTimeEndian, SectionId};
 use object::{CompressedData, CompressionFormat, Object, ObjectSection};
 
 use super::demangle::{is_mangled, without_generics};
 use super::identity::has_place;
 use super::image_bytes::{ElfFile, ImageBytes};
-use super::scopes::Scopes;
+use super::scopes::{ScopedUnit, Scopes};
+use super::section::{Reader, Section};
 use super::source_paths::SourcePaths;
-use super::split_info::SplitInfo;
-
-pub(super) type Reader<'a> = EndianSlice<'a, RunTimeEndian>;
+use super::split_info::{SplitInfo, SplitUnit};
+use super::unit_code::Inlining;
+use super::unit_ranges::UnitRanges;
 
 /// The sections of one file, decompressed where they need to be.
 pub struct DebugSections<'a> {
-    sections: DwarfSections<Cow<'a, [u8]>>,
-    endian: RunTimeEndian,
+    sections: DwarfSections<Section<'a>>,
     split: SplitInfo,
     /// The first section that could not be read, and why.
     pub(super) damage: Option<object::Error>,
@@ -45,23 +41,23 @@ impl<'a> DebugSections<'a> {
         }
         let mut damage = None;
         let left = Cell::new(MOST_DECOMPRESSED);
-        let load = |id: SectionId| -> Result<Cow<'a, [u8]>, gimli::Error> {
+        let endian = endian(file);
+        let load = |id: SectionId| -> Result<Section<'a>, gimli::Error> {
             // Nobody asks for macros, or where a program's values are.
             use SectionId::{DebugLoc, DebugLocLists, DebugMacinfo, DebugMacro};
             let is_used = !matches!(id, DebugLoc | DebugLocLists | DebugMacinfo | DebugMacro);
             let section = is_used.then(|| file.section_by_name(id.name())).flatten();
-            let Some(section) = section else {
-                return Ok(Cow::default());
-            };
-            Ok(section_bytes(&section, &left).unwrap_or_else(|error| {
+            let section = section.map_or_else(
+                || Ok(Section::whole(Cow::default(), endian)),
+                |section| Section::of(file, &section, &left),
+            );
+            Ok(section.unwrap_or_else(|error| {
                 damage.get_or_insert(error);
-                Cow::default()
+                Section::whole(Cow::default(), endian)
             }))
         };
         let sections = DwarfSections::load(load).ok()?;
-        let endian =
-            if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
-        Some(DebugSections { sections, endian, split: SplitInfo::default(), damage })
+        Some(DebugSections { sections, split: SplitInfo::default(), damage })
     }
 
     /// Reads what `file`, which these are of, has in other files; see [`SplitInfo::of`].
@@ -86,25 +82,30 @@ impl<'a> DebugSections<'a> {
     /// # Errors
     ///
     /// Where that table is damaged; single damaged functions show when they are looked up.
+    #[expect(clippy::arc_with_non_send_sync, reason = "gimli shares files by an Arc")]
     pub fn open(&'a self) -> Result<DebugInfo<'a>, gimli::Error> {
+        let dwarf = self.dwarf();
         Ok(DebugInfo {
-            context: Context::from_dwarf(self.dwarf())?,
+            ranges: UnitRanges::read(&dwarf)?,
             sections: self,
-            package: self.split.package(self.endian),
-            scopes: OnceCell::new(),
-            split_scopes: RefCell::default(),
+            package: self.split.package(),
+            scopes: Scopes::of(Arc::new(dwarf)),
+            split: RefCell::default(),
             source_paths: OnceCell::new(),
             starts: RefCell::default(),
         })
     }
 
     fn dwarf(&'a self) -> Dwarf<Reader<'a>> {
-        let borrow = |section| EndianSlice::new(section, self.endian);
-        self.sections.borrow_with_sup(self.split.shared.as_ref(), |section| borrow(section))
+        self.sections.borrow_with_sup(self.split.shared.as_ref(), Section::reader)
     }
 }
 
-/// The bytes of a section, decompressed.
+pub(super) fn endian(file: &ElfFile<'_>) -> RunTimeEndian {
+    if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big }
+}
+
+/// The bytes of a section, [decompressed](decompress).
 pub fn section_bytes<'a>(
     section: &object::Section<'a, '_, &'a ImageBytes>,
     left: &Cell<u64>,
@@ -132,16 +133,37 @@ pub(super) fn decompress<'a>(
 
 /// Ready to look addresses up.
 pub struct DebugInfo<'a> {
-    context: Context<Reader<'a>>,
+    ranges: UnitRanges,
     sections: &'a DebugSections<'a>,
     package: Option<DwarfPackage<Reader<'a>>>,
-    /// Read when the first bare name needs them.
-    scopes: OnceCell<Scopes<'a>>,
-    /// Those of units in other files, by the units' identities.
-    split_scopes: RefCell<HashMap<u64, Rc<Scopes<'a>>>>,
+    scopes: Scopes<'a>,
+    /// By the offset of a unit, what it has in another file.
+    split: RefCell<HashMap<usize, Split<'a>>>,
     source_paths: OnceCell<SourcePaths>,
     /// By unit and address, the first row of a line table for it.
     starts: RefCell<HashMap<usize, Rc<Starts>>>,
+}
+
+type Split<'a> = Result<Option<Rc<SplitUnit<'a>>>, gimli::Error>;
+
+/// Where the debug information of an address was found.
+struct Found<'a> {
+    /// The unit of the file, which has the lines.
+    unit: Rc<ScopedUnit<'a>>,
+    /// The rest of it, if that is in another file.
+    split: Option<Rc<SplitUnit<'a>>>,
+    /// `None` if only the line is known.
+    function: Option<Rc<Inlining<'a>>>,
+}
+
+impl<'a> Found<'a> {
+    /// The unit that has the functions, and what it lies in.
+    fn functions<'f>(&'f self, file: &'f Scopes<'a>) -> (&'f Scopes<'a>, &'f ScopedUnit<'a>) {
+        match &self.split {
+            Some(split) => (&split.scopes, &split.unit),
+            None => (file, &self.unit),
+        }
+    }
 }
 
 type Starts = BTreeMap<u64, Rc<Declared>>;
@@ -202,47 +224,64 @@ impl<'a> DebugInfo<'a> {
         address: u64,
         mut each: impl FnMut(FoundFrame<'_>),
     ) -> Result<(), gimli::Error> {
-        for (load, go_on) in self.context.preload_units(address) {
-            // What is wrong with it is told below.
-            let _ = go_on(self.load(&load));
-        }
-        let mut frames = self.context.find_frames(address).skip_all_loads()?;
-        let mut next = frames.next()?;
+        let Some(found) = self.at(address).next().transpose()? else { return Ok(()) };
+        let lines = self.scopes.lines(&found.unit)?;
+        let (mut file, mut line) = lines.and_then(|lines| lines.find(address)).unwrap_or_default();
+        let Some(inlining) = &found.function else {
+            let (raw_name, path, declared) = Default::default();
+            each(FoundFrame { declared, path, raw_name, inlined: false, file, line });
+            return Ok(());
+        };
+        let (scopes, scoped) = found.functions(&self.scopes);
+        let start = scoped.unit.header.offset().0;
+        let is_rust = found.unit.is_rust;
+        let mut inlined = inlining.at(address);
         for _ in 0..Self::MAX_INLINED {
-            let Some(frame) = next else { break };
-            let after = frames.next();
-            let file = frame.location.as_ref().and_then(|l| l.file);
-            let (raw_name, is_rust) = match &frame.function {
-                Some(f) => (Some(f.raw_name()?), f.language == Some(DW_LANG_Rust)),
-                None => (None, false),
-            };
+            let callee = inlined.pop();
+            let frame = callee.unwrap_or(&inlining.function);
+            let entry = start + frame.entry.0;
+            let raw_name = frame.name.as_ref().map(gimli::Reader::to_string_lossy).transpose()?;
             let bare = raw_name.as_deref().filter(|raw| !is_mangled(raw));
             let path = bare.and_then(|bare| {
-                let entry = frame.dw_die_offset;
-                let declared = entry.and_then(|entry| self.path(address, entry));
-                declared.or_else(|| {
-                    let file = file.filter(|_| is_rust)?;
-                    let module = self.source_paths().module_of(file)?;
+                scopes.path(entry).or_else(|| {
+                    let module = self.source_paths().module_of(file.filter(|_| is_rust)?)?;
                     Some(format!("{module}::{}", without_generics(bare)).into())
                 })
             });
             let is_told = |raw: &&str| (!is_rust || is_mangled(raw)) && has_place(raw);
             let declared = raw_name.as_deref().filter(is_told).and_then(|_| {
-                let declared = self.in_scopes(address, frame.dw_die_offset?, Scopes::declared)?;
+                let declared = scopes.declared(entry)?;
                 // Copies of Rust's functions have different paths for one file.
                 Some(if is_rust { Rc::new(declared.without_folder()) } else { declared })
             });
-            each(FoundFrame {
-                declared,
-                path,
-                raw_name,
-                inlined: !matches!(after, Ok(None)),
-                file,
-                line: frame.location.and_then(|l| l.line).filter(|line| *line != 0),
-            });
-            next = after?;
+            each(FoundFrame { declared, path, raw_name, inlined: callee.is_some(), file, line });
+            let Some(callee) = callee else { break };
+            let call_file = callee.call_file;
+            file = call_file.and_then(|number| lines.and_then(|lines| lines.file(number)));
+            line = Some(callee.call_line).filter(|line| *line != 0);
         }
         Ok(())
+    }
+
+    /// The debug information of an address: of several units, the first has it.
+    fn at(&self, address: u64) -> impl Iterator<Item = Result<Found<'a>, gimli::Error>> {
+        let units = move || self.ranges.find(address).filter_map(|at| self.scopes.unit(at));
+        for (at, unit) in units() {
+            // What is wrong with it is told below.
+            let _ = self.split(at, &unit);
+        }
+        units().filter_map(move |(at, unit)| {
+            let find = || {
+                let mut found = Found { split: self.split(at, &unit)?, unit, function: None };
+                let (scopes, scoped) = found.functions(&self.scopes);
+                found.function = scopes.function_at(scoped, address)?;
+                let lines = self.scopes.lines(&found.unit)?;
+                let is_known = found.function.is_some()
+                    || lines.is_some_and(|lines| lines.find(address).is_some());
+                Ok(is_known.then_some(found))
+            };
+            find().transpose()
+        })
     }
 
     /// Where the function at `start` is declared: the first row of the line table for its first
@@ -261,50 +300,40 @@ impl<'a> DebugInfo<'a> {
 
     /// The first rows for the addresses of the unit that holds this one.
     fn starts(&self, address: u64) -> Option<Rc<Starts>> {
-        let unit = self.context.find_dwarf_and_unit(address);
-        let unit = unit.skip_all_loads()?;
+        let found = self.at(address).find_map(Result::ok)?;
+        let unit = &found.unit.unit;
         let key = unit.header.offset().0;
         let known = self.starts.borrow().get(&key).cloned();
         Some(known.unwrap_or_else(|| {
-            let read = Rc::new(starts_of(&unit).unwrap_or_default());
+            let read = starts_of(&unit.unit_ref(self.scopes.dwarf()));
+            let read = Rc::new(read.unwrap_or_default());
             self.starts.borrow_mut().insert(key, Rc::clone(&read));
             read
         }))
     }
 
-    /// The name with its scopes of the function that has this entry in the unit of an address.
-    fn path(&self, address: u64, entry: UnitOffset) -> Option<Rc<str>> {
-        self.in_scopes(address, entry, Scopes::path)
-    }
-
-    /// Looks an entry in the unit of an address up in the scopes of the file that holds the unit.
-    fn in_scopes<T>(
-        &self,
-        address: u64,
-        entry: UnitOffset,
-        look: impl FnOnce(&Scopes<'a>, usize) -> Option<T>,
-    ) -> Option<T> {
-        let unit = self.context.find_dwarf_and_unit(address);
-        let unit = unit.skip_all_loads()?;
-        let DebugInfoOffset(entry) = entry.to_debug_info_offset(&unit.header)?;
-        let split = unit.dwo_id.and_then(|id| self.split_scopes.borrow().get(&id.0).cloned());
-        let main = || self.scopes.get_or_init(|| Scopes::of(self.sections.dwarf().into()));
-        look(split.as_deref().unwrap_or_else(main), entry)
-    }
-
-    /// The information of a unit that is in another file.
-    fn load(&self, load: &SplitDwarfLoad<Reader<'a>>) -> Option<Arc<Dwarf<Reader<'a>>>> {
+    /// What a unit has in another file.
+    fn split(&self, at: usize, scoped: &ScopedUnit<'a>) -> Split<'a> {
+        let Some(id) = scoped.unit.dwo_id else { return Ok(None) };
+        if let Some(known) = self.split.borrow().get(&at) {
+            return known.clone();
+        }
+        let dwarf = self.scopes.dwarf();
         let package = self.package.as_ref();
-        let packed = package.and_then(|package| package.find_cu(load.dwo_id, &load.parent).ok()?);
-        let unit = packed.map(Arc::new);
-        let unit = unit.or_else(|| self.sections.split.unit(load, self.sections.endian))?;
-        let scopes = Rc::new(Scopes::of(Arc::clone(&unit)));
-        self.split_scopes.borrow_mut().insert(load.dwo_id.0, scopes);
-        Some(unit)
+        let packed = package.and_then(|package| package.find_cu(id, dwarf).ok()?).map(Arc::new);
+        let read = || {
+            let files = &self.sections.split;
+            let found = packed.map(|packed| Ok(Some(packed)));
+            let found = found.unwrap_or_else(|| files.unit(id, &scoped.unit, dwarf))?;
+            found.map_or(Ok(None), |found| SplitUnit::of(found, &scoped.unit))
+        };
+        let read = read().map(|read| read.map(Rc::new));
+        self.split.borrow_mut().insert(at, read.clone());
+        read
     }
 
     fn source_paths(&self) -> &SourcePaths {
-        self.source_paths.get_or_init(|| SourcePaths::of(&self.sections.dwarf()))
+        self.source_paths.get_or_init(|| SourcePaths::of(self.scopes.dwarf()))
     }
 }
 
@@ -325,11 +354,8 @@ fn starts_of(unit: &gimli::UnitRef<'_, Reader<'_>>) -> Option<Starts> {
             ColumnType::Column(column) => column.get(),
         };
         let short = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-        let declared = Declared {
-            file: path.to_string_lossy().into_owned(),
-            line: short(line.get()),
-            column: short(column),
-        };
+        let declared =
+            Declared { file: path.text(), line: short(line.get()), column: short(column) };
         starts.insert(row.address(), Rc::new(declared));
     }
     Some(starts)

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
 
 use object::{Object as _, ObjectSection as _, ReadCache, ReadRef};
@@ -21,14 +21,37 @@ const ALIGNMENT: u64 = 16;
 /// A part is read when it is first asked for, unless the file has changed since it was opened. It
 /// is not mapped: a build that overwrites it meanwhile cannot kill the client.
 pub struct ImageBytes {
-    file: Mutex<Option<File>>,
-    /// When it was modified, and its length, before its first byte was read.
-    opened: Option<(SystemTime, u64)>,
-    has_changed: AtomicBool,
+    file: Option<Arc<OpenedFile>>,
     /// In the order of their places, without gaps.
     parts: Vec<Part>,
     /// All parts together, for what lies in several.
     whole: OnceLock<Option<Vec<u8>>>,
+}
+
+/// A file that is read only as long as it is what it was when it was opened.
+pub(super) struct OpenedFile {
+    file: Mutex<File>,
+    /// When it was modified, and its length, before its first byte was read.
+    opened: (SystemTime, u64),
+    has_changed: AtomicBool,
+}
+
+impl OpenedFile {
+    /// The bytes from a place on; `None` if they cannot be read.
+    pub(super) fn read(&self, start: u64, length: u64) -> Option<Vec<u8>> {
+        let mut file = self.file.lock().ok()?;
+        let mut bytes = vec![0; usize::try_from(length).ok()?];
+        file.seek(SeekFrom::Start(start)).ok()?;
+        let is_whole = match file.read_exact(&mut bytes) {
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return None,
+            read => read.is_ok(),
+        };
+        let now = file.metadata().ok()?;
+        let now = now.modified().ok().map(|modified| (modified, now.len()));
+        let is_same = now == Some(self.opened) && is_whole;
+        self.has_changed.fetch_or(!is_same, Ordering::Relaxed);
+        is_same.then_some(bytes)
+    }
 }
 
 struct Part {
@@ -47,20 +70,14 @@ impl From<Vec<u8>> for ImageBytes {
     fn from(bytes: Vec<u8>) -> ImageBytes {
         let place = 0..bytes.len() as u64;
         let part = Part { place, bytes: OnceLock::from(Some(bytes)) };
-        ImageBytes {
-            file: Mutex::default(),
-            opened: None,
-            has_changed: AtomicBool::new(false),
-            parts: vec![part],
-            whole: OnceLock::new(),
-        }
+        ImageBytes { file: None, parts: vec![part], whole: OnceLock::new() }
     }
 }
 
 impl ImageBytes {
     /// Of a regular file that says that it has this length.
     pub(super) fn of_file(file: File, length: u64) -> io::Result<ImageBytes> {
-        let opened = Some((file.metadata()?.modified()?, length));
+        let opened = (file.metadata()?.modified()?, length);
         let mut cuts = vec![0, length];
         if let Ok(parsed) = object::File::parse(&ReadCache::new(&file)) {
             for (start, size) in parsed.sections().filter_map(|section| section.file_range()) {
@@ -70,10 +87,10 @@ impl ImageBytes {
         cuts.sort_unstable();
         cuts.dedup();
         let part = |cut: &[u64]| Part { place: cut[0]..cut[1], bytes: OnceLock::new() };
+        let has_changed = AtomicBool::new(false);
+        let file = OpenedFile { file: Mutex::new(file), opened, has_changed };
         Ok(ImageBytes {
-            opened,
-            has_changed: AtomicBool::new(false),
-            file: Mutex::new(Some(file)),
+            file: Some(Arc::new(file)),
             parts: cuts.windows(2).map(part).collect(),
             whole: OnceLock::new(),
         })
@@ -85,12 +102,19 @@ impl ImageBytes {
 
     /// Whether something could not be read as the file had changed.
     pub(crate) fn has_changed(&self) -> bool {
-        self.has_changed.load(Ordering::Relaxed)
+        self.file.as_ref().is_some_and(|file| file.has_changed.load(Ordering::Relaxed))
+    }
+
+    /// The file that holds these bytes as they are; `None` if they are in memory alone.
+    pub(super) fn file_with(&self, place: &Range<u64>) -> Option<&Arc<OpenedFile>> {
+        self.file.as_ref().filter(|file| place.end <= file.opened.1)
     }
 
     /// The bytes at a place; `None` if the file does not have them.
     pub(crate) fn get(&self, place: Range<u64>) -> Option<&[u8]> {
         let (bytes, first) = match self.part_at(place.start) {
+            // An empty section lies where the next one begins.
+            _ if place.is_empty() => return (place.end <= self.length()).then_some(&[]),
             Some(at) if place.end <= self.parts[at].place.end => {
                 let part = &self.parts[at];
                 (part.bytes.get_or_init(|| self.read(part)).as_ref()?, part.first())
@@ -109,17 +133,7 @@ impl ImageBytes {
     }
 
     fn read(&self, part: &Part) -> Option<Vec<u8>> {
-        let mut file = self.file.lock().ok()?;
-        let file = file.as_mut()?;
-        let length = part.place.end - part.first();
-        let mut bytes = Vec::with_capacity(usize::try_from(length).ok()?);
-        file.seek(SeekFrom::Start(part.first())).ok()?;
-        file.take(length).read_to_end(&mut bytes).ok()?;
-        let now = file.metadata().ok()?;
-        let now = now.modified().ok().map(|modified| (modified, now.len()));
-        let is_same = now == self.opened && bytes.len() as u64 == length;
-        self.has_changed.fetch_or(!is_same, Ordering::Relaxed);
-        is_same.then_some(bytes)
+        self.file.as_ref()?.read(part.first(), part.place.end - part.first())
     }
 
     fn read_all(&self) -> Option<Vec<u8>> {

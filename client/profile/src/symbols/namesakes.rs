@@ -80,7 +80,9 @@ impl NameSource<'_, '_> {
                 starts.entry(stem).or_default().push(symbol.start);
             }
         }
-        for start in starts.into_values().filter(|starts| starts.len() > 1).flatten() {
+        // In the order of their addresses, so that each unit is read once.
+        let starts = starts.into_values().filter(|starts| starts.len() > 1);
+        for start in starts.flatten().collect::<BTreeSet<u64>>() {
             self.function_at(start, names);
         }
         if !names.raw {

@@ -1,10 +1,11 @@
-//! A function's scope, from the DWARF entries that enclose its declaration.
+//! A function's scope, from the DWARF entries that enclose its declaration; and the units of a
+//! file, which are read as they are needed.
 //!
 //! Compilers emit no mangled name for functions that exist only as inlined copies and are not
 //! visible in other files: templates with local arguments, lambdas, static functions. Their DWARF
 //! entries are still inside those of their namespaces, classes and functions.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,26 +13,36 @@ use std::sync::Arc;
 use gimli::{
     AttributeValue, DW_AT_abstract_origin, DW_AT_decl_column, DW_AT_decl_file, DW_AT_decl_line,
     DW_AT_language, DW_AT_name, DW_AT_specification, DebuggingInformationEntry, DwTag, Dwarf, Unit,
-    UnitHeader, UnitOffset, constants,
+    UnitHeader, UnitOffset, UnitRef, constants,
 };
 
-use super::debug_info::{Declared, Reader};
+use super::debug_info::Declared;
 use super::demangle::without_generics;
+use super::section::Reader;
 use super::source_paths::without_dots;
+use super::unit_code::{Functions, Inlining, Lines, name_at};
 
 /// More scopes around a function, and more references from an entry to its declaration, than any
 /// program has.
 const MAX_SCOPES: usize = 64;
 const MAX_REFERENCES: usize = 16;
 
+/// So many bytes of `.debug_info` the units that are kept may have together: they take about half
+/// of that.
+const MAX_RECENT: usize = 32 << 20;
+
 /// What stands for the arguments of a function that others are declared in.
 const ARGUMENTS: &str = "(…)";
 
-/// The scopes of one file's functions.
+/// The units of one file, and the scopes of its functions.
 pub(super) struct Scopes<'a> {
     dwarf: Arc<Dwarf<Reader<'a>>>,
-    /// In the order of their offsets; read when one of their functions is asked for.
-    units: Vec<(UnitHeader<Reader<'a>>, OnceCell<Option<ScopedUnit<'a>>>)>,
+    /// In the order of their offsets.
+    units: Vec<UnitHeader<Reader<'a>>>,
+    /// Those that were asked for last, the latest last.
+    recent: RefCell<Vec<(usize, Option<Rc<ScopedUnit<'a>>>)>>,
+    /// The length of these together.
+    kept: Cell<usize>,
     /// Those of the file that others share with this one.
     shared: Option<Box<Scopes<'a>>>,
     /// By the offset of the function's entry.
@@ -39,12 +50,17 @@ pub(super) struct Scopes<'a> {
     declared: RefCell<HashMap<usize, Option<Rc<Declared>>>>,
 }
 
-/// A unit, and which of its scopes and functions lies in which scope: their offsets in the unit, in
-/// rising order, read when the first one is asked for.
-struct ScopedUnit<'a> {
-    unit: Unit<Reader<'a>>,
-    is_rust: bool,
+/// A unit, and what is read when it is first asked for.
+pub(super) struct ScopedUnit<'a> {
+    pub(super) unit: Unit<Reader<'a>>,
+    pub(super) is_rust: bool,
+    /// Which of its scopes and functions lies in which scope: their offsets in the unit, in rising
+    /// order.
     parents: OnceCell<Vec<(usize, usize)>>,
+    functions: OnceCell<gimli::Result<Functions>>,
+    /// By the offsets of the functions in the unit.
+    inlining: RefCell<HashMap<usize, gimli::Result<Rc<Inlining<'a>>>>>,
+    lines: OnceCell<gimli::Result<Option<Lines>>>,
 }
 
 /// What an entry says of a scope or a function.
@@ -59,11 +75,71 @@ impl<'a> Scopes<'a> {
         let mut units = Vec::new();
         let mut headers = dwarf.units();
         while let Ok(Some(header)) = headers.next() {
-            units.push((header, OnceCell::new()));
+            units.push(header);
         }
         let shared = dwarf.sup.clone().map(|shared| Box::new(Scopes::of(shared)));
-        let (paths, declared) = Default::default();
-        Scopes { dwarf, units, shared, paths, declared }
+        let (recent, kept, paths, declared) = Default::default();
+        Scopes { dwarf, units, recent, kept, shared, paths, declared }
+    }
+
+    pub(super) fn dwarf(&self) -> &Arc<Dwarf<Reader<'a>>> {
+        &self.dwarf
+    }
+
+    /// The function of one of the units that holds an address.
+    pub(super) fn function_at(
+        &self,
+        scoped: &ScopedUnit<'a>,
+        address: u64,
+    ) -> gimli::Result<Option<Rc<Inlining<'a>>>> {
+        let unit = scoped.unit.unit_ref(&self.dwarf);
+        let functions = scoped.functions.get_or_init(|| Functions::read(unit));
+        let Some(at) = functions.as_ref().map_err(|error| *error)?.find(address) else {
+            return Ok(None);
+        };
+        if let Some(known) = scoped.inlining.borrow().get(&at.0) {
+            return known.clone().map(Some);
+        }
+        let refer = |unit: UnitRef<'_, Reader<'a>>, value| self.name(unit, value, MAX_REFERENCES);
+        let read = Inlining::read(unit, at, &refer).map(Rc::new);
+        scoped.inlining.borrow_mut().insert(at.0, read.clone());
+        read.map(Some)
+    }
+
+    /// The line table of one of the units.
+    pub(super) fn lines<'u>(&self, scoped: &'u ScopedUnit<'a>) -> gimli::Result<Option<&'u Lines>> {
+        let lines = scoped.lines.get_or_init(|| Lines::read(scoped.unit.unit_ref(&self.dwarf)));
+        lines.as_ref().map(Option::as_ref).map_err(|error| *error)
+    }
+
+    /// The name of the entry that an attribute refers to, or of those that this one refers to.
+    fn name(
+        &self,
+        unit: UnitRef<'_, Reader<'a>>,
+        value: AttributeValue<Reader<'a>>,
+        left: usize,
+    ) -> gimli::Result<Option<Reader<'a>>> {
+        let (scopes, at) = match (value, self.shared.as_deref()) {
+            (AttributeValue::UnitRef(at), _) => return self.name_in(unit, at, left),
+            (AttributeValue::DebugInfoRef(at), _) => (self, at.0),
+            (AttributeValue::DebugInfoRefSup(at), Some(shared)) => (shared, at.0),
+            _ => return Ok(None),
+        };
+        let missing = gimli::Error::NoEntryAtGivenOffset(at as u64);
+        let (start, scoped) = scopes.unit(at).ok_or(missing)?;
+        scopes.name_in(scoped.unit.unit_ref(&scopes.dwarf), UnitOffset(at - start), left)
+    }
+
+    fn name_in(
+        &self,
+        unit: UnitRef<'_, Reader<'a>>,
+        at: UnitOffset,
+        left: usize,
+    ) -> gimli::Result<Option<Reader<'a>>> {
+        match name_at(unit, at)? {
+            (None, Some(next)) if left > 1 => self.name(unit, next, left - 1),
+            (name, _) => Ok(name),
+        }
     }
 
     /// Where the function whose entry has this offset in `.debug_info` is declared. `None` if it
@@ -98,9 +174,9 @@ impl<'a> Scopes<'a> {
 
     fn find(&self, entry: usize) -> Option<String> {
         let is_rust = self.unit(entry)?.1.is_rust;
-        let text = |name: Reader<'a>| match (is_rust, name.to_string_lossy()) {
+        let text = |name: Reader<'a>| match (is_rust, name.text()) {
             (true, name) => without_generics(&name).to_owned(),
-            (false, name) => name.into_owned(),
+            (false, name) => name,
         };
         let (mut scopes, mut at, function) = self.declaration(entry)?;
         let mut innermost_first = vec![text(function.name?)];
@@ -170,15 +246,12 @@ impl<'a> Scopes<'a> {
             AttributeValue::FileIndex(index) => index,
             value => value.udata_value()?,
         };
-        let text = |value| {
-            let text = self.dwarf.attr_string(unit, value).ok()?;
-            Some(text.to_string_lossy().into_owned())
-        };
+        let text = |value| Some(self.dwarf.attr_string(unit, value).ok()?.text());
         let header = unit.line_program.as_ref()?.header();
         let file = header.file(file)?;
         let mut path = text(file.path_name())?;
         let folder = file.directory(header).and_then(text);
-        let home = unit.comp_dir.map(|home| home.to_string_lossy().into_owned());
+        let home = unit.comp_dir.map(|home| home.text());
         for above in folder.into_iter().chain(home) {
             if !path.starts_with('/') {
                 path = format!("{above}/{path}");
@@ -188,7 +261,7 @@ impl<'a> Scopes<'a> {
         let name = entry.attr_value(DW_AT_name);
         let name = name.and_then(|name| self.dwarf.attr_string(unit, name).ok());
         let closure = name.and_then(|name| {
-            let name = name.to_string_lossy();
+            let name = name.text();
             name.strip_prefix("{closure#")?.split('}').next()?.parse().ok()
         });
         Some(Declared {
@@ -208,22 +281,38 @@ impl<'a> Scopes<'a> {
     }
 
     /// The unit that holds an entry, and the unit's offset.
-    fn unit(&self, entry: usize) -> Option<(usize, &ScopedUnit<'a>)> {
-        let after = self.units.partition_point(|(header, _)| header.offset().0 <= entry);
-        let (header, scoped) = self.units.get(after.checked_sub(1)?)?;
-        let scoped = scoped.get_or_init(|| ScopedUnit::read(&self.dwarf, *header));
-        Some((header.offset().0, scoped.as_ref()?))
+    pub(super) fn unit(&self, entry: usize) -> Option<(usize, Rc<ScopedUnit<'a>>)> {
+        let after = self.units.partition_point(|header| header.offset().0 <= entry);
+        let number = after.checked_sub(1)?;
+        let header = &self.units[number];
+        let mut recent = self.recent.borrow_mut();
+        let known = recent.iter().rposition(|(at, _)| *at == number);
+        let unit = known.map(|at| recent.remove(at).1).unwrap_or_else(|| {
+            let length = |at: usize| self.units[at].length_including_self();
+            let mut kept = self.kept.get().saturating_add(length(number));
+            while kept > MAX_RECENT && !recent.is_empty() {
+                kept -= length(recent.remove(0).0);
+            }
+            self.kept.set(kept);
+            ScopedUnit::read(&self.dwarf, *header).map(Rc::new)
+        });
+        recent.push((number, unit.clone()));
+        Some((header.offset().0, unit?))
     }
 }
 
 impl<'a> ScopedUnit<'a> {
     fn read(dwarf: &Dwarf<Reader<'a>>, header: UnitHeader<Reader<'a>>) -> Option<ScopedUnit<'a>> {
-        let unit = dwarf.unit(header).ok()?;
+        ScopedUnit::of(dwarf.unit(header).ok()?)
+    }
+
+    pub(super) fn of(unit: Unit<Reader<'a>>) -> Option<ScopedUnit<'a>> {
         let mut root = unit.entries();
         let root = root.next_dfs().ok()??;
         let language = root.attr_value(DW_AT_language);
-        let is_rust = language == Some(AttributeValue::Language(constants::DW_LANG_Rust));
-        Some(ScopedUnit { unit, is_rust, parents: OnceCell::new() })
+        let is_rust = matches!(language, Some(AttributeValue::Language(constants::DW_LANG_Rust)));
+        let (parents, functions, inlining, lines) = Default::default();
+        Some(ScopedUnit { unit, is_rust, parents, functions, inlining, lines })
     }
 
     fn parents(unit: &Unit<Reader<'a>>) -> Option<Vec<(usize, usize)>> {

@@ -4,23 +4,20 @@
 //! Their paths are whatever the image says: only regular files are read, up to a limit for all of
 //! them, and used only if they have the identity that the image names.
 
-use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use addr2line::SplitDwarfLoad;
-use gimli::{
-    Dwarf, DwarfFileType, DwarfPackage, DwarfPackageSections, DwarfSections, DwoId, EndianSlice,
-    RunTimeEndian,
-};
+use gimli::{Dwarf, DwarfFileType, DwarfPackage, DwarfPackageSections, DwarfSections, DwoId, Unit};
 use object::Object;
 
-use super::debug_info::{Reader, section_bytes};
+use super::debug_info::endian;
 use super::image::{Image, open_image};
 use super::image_bytes::ElfFile;
+use super::scopes::{ScopedUnit, Scopes};
+use super::section::{Reader, Section};
 
-type Bytes = Cow<'static, [u8]>;
+type Bytes = Section<'static>;
 
 /// What was read from other files, and where they are looked for.
 #[derive(Default)]
@@ -30,6 +27,8 @@ pub(super) struct SplitInfo {
     /// What `dwz` has moved.
     pub(super) shared: Option<DwarfSections<Bytes>>,
     package: Option<DwarfPackageSections<Bytes>>,
+    /// What a package lacks.
+    empty: Bytes,
     /// Room for a file of each unit; the first `taken` are in use.
     files: Vec<OnceCell<Box<DwarfSections<Bytes>>>>,
     taken: Cell<usize>,
@@ -81,36 +80,44 @@ impl SplitInfo {
     }
 
     /// The package of all units, ready to look in.
-    pub(super) fn package(&self, endian: RunTimeEndian) -> Option<DwarfPackage<Reader<'_>>> {
-        let borrow = |bytes| EndianSlice::new(bytes, endian);
-        self.package.as_ref()?.borrow(|bytes| borrow(bytes), borrow(&[])).ok()
+    pub(super) fn package(&self) -> Option<DwarfPackage<Reader<'_>>> {
+        self.package.as_ref()?.borrow(Section::reader, self.empty.reader()).ok()
     }
 
-    /// Reads the file of a unit.
+    /// Reads the file of a unit with this identity.
+    ///
+    /// # Errors
+    ///
+    /// If the unit does not tell its name.
+    #[expect(clippy::arc_with_non_send_sync, reason = "gimli shares files by an Arc")]
     pub(super) fn unit<'a>(
         &'a self,
-        load: &SplitDwarfLoad<Reader<'a>>,
-        endian: RunTimeEndian,
-    ) -> Option<Arc<Dwarf<Reader<'a>>>> {
-        let path = |path: Option<Reader<'a>>| Some(path?.to_string_lossy().into_owned());
-        let places = self
-            .places(path(load.comp_dir).unwrap_or_default().as_ref(), path(load.path)?.as_ref());
+        id: DwoId,
+        unit: &Unit<Reader<'a>>,
+        parent: &Dwarf<Reader<'a>>,
+    ) -> gimli::Result<Option<Arc<Dwarf<Reader<'a>>>>> {
+        let folder = unit.comp_dir.map(|folder| folder.text()).unwrap_or_default();
+        let Some(name) = unit.dwo_name()? else { return Ok(None) };
+        let name = parent.attr_string(unit, name)?.text();
+        let places = self.places(folder.as_ref(), name.as_ref());
         let sections = places.iter().find_map(|path| {
             self.read(path, |file| {
                 let sections =
                     DwarfSections::load(|id| section(file, id.dwo_name(), &self.left)).ok()?;
-                (id_of(&sections, endian) == Some(load.dwo_id)).then(|| Box::new(sections))
+                (id_of(&sections) == Some(id)).then(|| Box::new(sections))
             })
         });
         let Some(sections) = sections else {
             self.missing.get_or_init(|| places.into_iter().next().unwrap_or_default());
-            return None;
+            return Ok(None);
         };
-        let place = self.files.get(self.taken.replace(self.taken.get() + 1))?;
+        let Some(place) = self.files.get(self.taken.replace(self.taken.get() + 1)) else {
+            return Ok(None);
+        };
         let sections = place.get_or_init(|| sections);
-        let mut dwarf = sections.borrow(|bytes| EndianSlice::new(bytes, endian));
-        dwarf.make_dwo(&load.parent);
-        Some(Arc::new(dwarf))
+        let mut dwarf = sections.borrow(Section::reader);
+        dwarf.make_dwo(parent);
+        Ok(Some(Arc::new(dwarf)))
     }
 
     /// Where a file may be that is named from a folder: there, and beside the image.
@@ -137,14 +144,36 @@ fn section(
     left: &Cell<u64>,
 ) -> Result<Bytes, gimli::Error> {
     let section = name.and_then(|name| file.section_by_name(name));
-    let bytes = section.and_then(|section| section_bytes(&section, left).ok());
-    Ok(bytes.unwrap_or_default().into_owned().into())
+    let section = section.and_then(|section| Section::of(file, &section, left).ok());
+    let empty = || Section::whole(Default::default(), endian(file));
+    Ok(section.map_or_else(empty, Section::into_owned))
 }
 
 /// The identity of the unit in a `.dwo` file.
-fn id_of(sections: &DwarfSections<Bytes>, endian: RunTimeEndian) -> Option<DwoId> {
-    let mut dwarf = sections.borrow(|bytes| EndianSlice::new(bytes, endian));
+fn id_of(sections: &DwarfSections<Bytes>) -> Option<DwoId> {
+    let mut dwarf = sections.borrow(Section::reader);
     dwarf.file_type = DwarfFileType::Dwo;
     let header = dwarf.units().next().ok()??;
     dwarf.unit(header).ok()?.dwo_id
+}
+
+/// A unit in another file.
+pub(super) struct SplitUnit<'a> {
+    /// Those of that file.
+    pub(super) scopes: Scopes<'a>,
+    pub(super) unit: ScopedUnit<'a>,
+}
+
+impl<'a> SplitUnit<'a> {
+    /// The first unit of a file, which `unit` names.
+    pub(super) fn of(
+        file: Arc<Dwarf<Reader<'a>>>,
+        unit: &Unit<Reader<'a>>,
+    ) -> gimli::Result<Option<SplitUnit<'a>>> {
+        let Some(header) = file.units().next()? else { return Ok(None) };
+        let mut split = file.unit(header)?;
+        split.copy_relocated_attributes(unit);
+        let unit = ScopedUnit::of(split).ok_or(gimli::Error::MissingUnitDie)?;
+        Ok(Some(SplitUnit { scopes: Scopes::of(file), unit }))
+    }
 }

@@ -623,4 +623,61 @@ mod tests {
         let path = image.path().to_owned();
         assert_eq!(symbolized.warnings(), [SymbolWarning::Changed { path }]);
     }
+
+    /// Guards memory that grows with the image: 680 MB for one of 625 MB.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn of_many_units_those_that_hold_an_address_are_read() {
+        use gimli::write::{
+            Address, AttributeValue, Dwarf, EndianVec, LineProgram, Sections, Unit,
+        };
+        use gimli::{DW_AT_high_pc, DW_AT_low_pc, DW_AT_name, DW_TAG_base_type, DW_TAG_subprogram};
+
+        const UNITS: u64 = 24;
+        let encoding =
+            gimli::Encoding { format: gimli::Format::Dwarf32, version: 4, address_size: 8 };
+        let mut dwarf = Dwarf::new();
+        let text = |text: String| AttributeValue::String(text.into_bytes());
+        for number in 0..UNITS {
+            let unit = dwarf.units.add(Unit::new(encoding, LineProgram::none()));
+            let unit = dwarf.units.get_mut(unit);
+            let root = unit.root();
+            let function = unit.add(root, DW_TAG_subprogram);
+            for entry in [root, function] {
+                let start = Address::Constant(MAIN + number * 16);
+                unit.get_mut(entry).set(DW_AT_low_pc, AttributeValue::Address(start));
+                unit.get_mut(entry).set(DW_AT_high_pc, AttributeValue::Udata(16));
+            }
+            unit.get_mut(function).set(DW_AT_name, text(format!("f{number}")));
+            let large = unit.add(root, DW_TAG_base_type);
+            unit.get_mut(large).set(DW_AT_name, text("x".repeat(1 << 20)));
+        }
+        let mut sections = Sections::new(EndianVec::new(gimli::LittleEndian));
+        dwarf.write(&mut sections).unwrap();
+        let mut list = Vec::new();
+        let add = |id: gimli::SectionId, bytes: &EndianVec<_>| {
+            list.push((id.name(), 0, bytes.slice().to_vec()));
+            Ok::<(), gimli::Error>(())
+        };
+        sections.for_each(add).unwrap();
+        let list: Vec<_> = list.iter().map(|(name, at, bytes)| (*name, *at, &bytes[..])).collect();
+        let image = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&image, TestElf::new(&[0xf4; 16], &list).bytes()).unwrap();
+
+        // This thread's, in bytes.
+        let read = || -> u64 {
+            let counts = fs::read_to_string("/proc/thread-self/io").unwrap();
+            counts.lines().find_map(|it| it.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+        };
+        let mut builder = ProfileBuilder::new();
+        builder.add_stack(0, 1, &[Frame::leaf(MAIN + 7 * 16)]).unwrap();
+        let profile = builder.finish();
+        let before = read();
+        let mut images = Images::new(ImageOptions::default());
+        images.add_image(image.path(), Force::No).unwrap();
+        let symbolized = Symbolizer::new(images).resolve(&profile).unwrap();
+        assert_eq!(names(&symbolized), ["f7"]);
+        let read = read() - before;
+        assert!(read < 4 << 20, "{read} bytes of {UNITS} units of 1 MiB");
+    }
 }
