@@ -132,6 +132,7 @@ pub(super) struct TargetBooks {
     /// Why the last one was not accepted.
     pub(super) reason: Option<String>,
     /// Whether it was taken out of `fleet.toml`: nothing waits for it any more.
+    #[serde(rename = "gone")]
     pub(super) is_gone: bool,
 }
 
