@@ -22,7 +22,6 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 pub use pprof::functions;
 
@@ -41,53 +40,12 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    limits: Limits,
     /// What a request must have in this header.
     demanded: Vec<(String, String)>,
     /// One for each of the next requests; `None`: it is answered as it should be.
     failures: VecDeque<Option<Failure>>,
     always: Option<Failure>,
     received: Received,
-}
-
-/// Pyroscope's limits, at first those that it has by default.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Of a profile.
-    pub samples: usize,
-    /// Of a profile, before compression.
-    pub bytes: usize,
-    /// What one request may have of a tenant's budget, before compression; one with more is always
-    /// told to come later.
-    pub burst: usize,
-    /// Of a series, with those of the samples.
-    pub labels: usize,
-    /// The longest name of one, in bytes.
-    pub label_name: usize,
-    /// The longest value of one, in bytes.
-    pub label_value: usize,
-    /// Deeper stacks are refused here; Pyroscope cuts them.
-    pub depth: usize,
-    /// How long ago a profile may have begun.
-    pub older: Duration,
-    /// How far ahead of this machine's clock a profile may begin.
-    pub newer: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            samples: 16_000,
-            bytes: 4 << 20,
-            burst: 2 << 20,
-            labels: 30,
-            label_name: 1024,
-            label_value: 2048,
-            depth: 1000,
-            older: Duration::from_secs(3600),
-            newer: Duration::from_secs(600),
-        }
-    }
 }
 
 /// How a request fails.
@@ -204,11 +162,6 @@ impl Receiver {
     /// Its address, without a path.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
-    }
-
-    /// Sets the limits for the requests to come.
-    pub fn limit(&self, limits: Limits) {
-        self.shared.state().limits = limits;
     }
 
     /// Refuses requests without this value in this header with 401.
