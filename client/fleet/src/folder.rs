@@ -172,7 +172,7 @@ impl Folder {
 
     fn append(&self, mut file: HourFile, parcel: &Parcel) -> Result<HourFile, FolderError> {
         let appended = file.append(parcel);
-        appended.map_err(|e| FolderError::io(file.path(), e))?;
+        appended.map_err(|e| FolderError::io(&file.path, e))?;
         Ok(file)
     }
 
@@ -233,7 +233,7 @@ impl Folder {
         if !modified.is_ok_and(|modified| modified == file.modified) {
             return Ok(false);
         }
-        current.take_if(|current| current.path() == file.path);
+        current.take_if(|current| current.path == file.path);
         fs::remove_file(&file.path).map_err(|e| FolderError::io(&file.path, e))?;
         // Succeeds if it was the last.
         let _ = fs::remove_dir(self.path.join(&file.folder));
@@ -247,7 +247,7 @@ impl Folder {
             // One in use is not waited for.
             Arc::strong_count(current) > 1 || {
                 let current = current.lock().unwrap_or_else(PoisonError::into_inner);
-                let is_fresh = |file: &HourFile| file.used().elapsed() < REMEMBERED;
+                let is_fresh = |file: &HourFile| file.used.elapsed() < REMEMBERED;
                 current.as_ref().is_some_and(is_fresh)
             }
         });

@@ -330,7 +330,7 @@ async fn run(
     let taken = tokio::task::spawn_blocking(move || {
         let taken = take(&running);
         if let Err(error) = &taken {
-            let name = &running.member().guest.name;
+            let name = &running.member.guest.name;
             log(&format!("warning: no profile of {name}: {error}"));
         }
         taken
