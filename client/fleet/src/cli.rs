@@ -87,11 +87,6 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn the_commands_are_valid() {
-        Arguments::command().debug_assert();
-    }
-
     /// clap breaks what is too long for the terminal, in the middle of a paragraph that has its own
     /// breaks.
     #[test]

@@ -138,7 +138,9 @@ pub(crate) fn collect(
         // One that panicked has told so.
         let _ = thread.join();
     }
-    flush(&spool);
+    if let Err(error) = spool.flush() {
+        log(&format!("warning: {error}"));
+    }
     match failed {
         Some(error) => Err(CollectError::Thread(error)),
         None => Ok(()),
@@ -169,11 +171,5 @@ fn keep_books(spool: &Spool, receivers: &[Receiver], interrupt: &Interrupt) {
                 ));
             }
         }
-    }
-}
-
-fn flush(spool: &Spool) {
-    if let Err(error) = spool.flush() {
-        log(&format!("warning: {error}"));
     }
 }

@@ -13,8 +13,6 @@ use std::time::Duration;
 
 use axum::http::Uri;
 use clap::ValueEnum as _;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
@@ -25,6 +23,7 @@ use unikprof_link::connection::Address;
 use unikprof_link::record::Mode;
 use unikprof_profile::printable::Printable;
 use unikprof_profile::units;
+use ureq::tls::{PemItem, parse_pem};
 
 use super::targets::{all, regular};
 
@@ -298,11 +297,6 @@ struct Tables {
 }
 
 impl Config {
-    /// The folder of epochs that a target has not accepted yet.
-    pub(crate) fn spool(&self) -> &Path {
-        &self.collect.spool
-    }
-
     /// The files that it names for reading: lists of guests, keys, images and symbols.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let lists = self.targets.iter().filter_map(|list| match &list.place {
@@ -654,7 +648,11 @@ fn external_url(found: &str) -> Result<ExternalUrl, String> {
 fn authorities(path: &Path) -> Result<Vec<Vec<u8>>, String> {
     let wrong = |problem: &dyn fmt::Display| format!("{}: {problem}", path.display());
     let pem = regular(path).and_then(all).map_err(|error| wrong(&error))?;
-    let found = CertificateDer::pem_slice_iter(&pem).map(|it| it.map(|der| der.to_vec()));
+    let found = parse_pem(&pem).filter_map(|item| match item {
+        Ok(PemItem::Certificate(found)) => Some(Ok(found.der().to_vec())),
+        Ok(_) => None,
+        Err(error) => Some(Err(error)),
+    });
     let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| wrong(&error))?;
     match found.is_empty() {
         true => Err(wrong(&"expected certificates in PEM, found none")),

@@ -45,13 +45,6 @@ pub(super) struct Folder {
 /// The file that a guest's last parcel went to; `None` if it is to be looked up.
 type Current = Option<HourFile>;
 
-/// What [`Folder::clean`] deleted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Cleaned {
-    pub(super) files: u64,
-    pub(super) bytes: u64,
-}
-
 /// Why a folder does not do what it should.
 #[derive(Debug, Error)]
 pub(crate) enum FolderError {
@@ -148,12 +141,11 @@ impl Folder {
     ///
     /// # Errors
     /// The first [`FolderError`]; the other files are treated all the same.
-    pub(super) fn clean(&self, now: SystemTime) -> Result<Cleaned, FolderError> {
-        let mut first_error = None;
-        let mut files = self.files(&mut first_error);
+    pub(super) fn clean(&self, now: SystemTime) -> Result<(), FolderError> {
+        let mut files = self.files().map_err(|e| FolderError::io(&self.path, e))?;
         files.sort_unstable();
         let mut total = files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.bytes));
-        let mut cleaned = Cleaned::default();
+        let mut failed = None;
         for file in &files {
             let age = now.duration_since(file.modified).unwrap_or_default();
             let is_old = self.keep_for.is_some_and(|longest| age > longest);
@@ -163,18 +155,14 @@ impl Folder {
             }
             match self.delete(file) {
                 Ok(false) => {}
-                Ok(true) => {
-                    total = total.saturating_sub(file.bytes);
-                    cleaned.files += 1;
-                    cleaned.bytes = cleaned.bytes.saturating_add(file.bytes);
-                }
+                Ok(true) => total = total.saturating_sub(file.bytes),
                 Err(error) => {
-                    first_error.get_or_insert(error);
+                    failed.get_or_insert(error);
                 }
             }
         }
         self.forget_idle();
-        first_error.map_or(Ok(cleaned), Err)
+        failed.map_or(Ok(()), Err)
     }
 
     fn guest(&self, folder: &str) -> Arc<Mutex<Current>> {
@@ -184,7 +172,7 @@ impl Folder {
 
     fn append(&self, mut file: HourFile, parcel: &Parcel) -> Result<HourFile, FolderError> {
         let appended = file.append(parcel);
-        appended.map_err(|e| FolderError::io(file.path(), e))?;
+        appended.map_err(|e| FolderError::io(&file.path, e))?;
         Ok(file)
     }
 
@@ -209,54 +197,31 @@ impl Folder {
         }
     }
 
-    /// The folder's own files.
-    fn files(&self, first_error: &mut Option<FolderError>) -> Vec<OldFile> {
+    /// The folder's own files, without those that were deleted meanwhile.
+    fn files(&self) -> io::Result<Vec<OldFile>> {
         let mut files = Vec::new();
-        let mut failed = |path: &Path, source: io::Error| {
-            // Deleted meanwhile.
-            if source.kind() != io::ErrorKind::NotFound {
-                first_error.get_or_insert(FolderError::io(path, source));
-            }
-        };
-        let entries = |path: &Path| Ok(fs::read_dir(path)?.collect::<Vec<_>>());
-        let guests = entries(&self.path).unwrap_or_else(|error| {
-            failed(&self.path, error);
-            Vec::new()
-        });
-        for guest in guests.into_iter().flatten() {
-            if !guest.file_type().is_ok_and(|kind| kind.is_dir()) {
-                continue;
-            }
+        for guest in fs::read_dir(&self.path)?.flatten() {
             let Ok(folder) = guest.file_name().into_string() else {
                 continue;
             };
-            let of_guest = entries(&guest.path()).unwrap_or_else(|error| {
-                failed(&guest.path(), error);
-                Vec::new()
-            });
-            for file in of_guest.into_iter().flatten() {
+            if !guest.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            for file in fs::read_dir(guest.path()).into_iter().flatten().flatten() {
                 let name = file.file_name();
-                if !name.to_str().is_some_and(|name| name == NEW || is_hour_name(name)) {
-                    continue;
-                }
-                let found = file.metadata().and_then(|found| {
-                    // A link's own: it is none of these files.
-                    let modified = found.modified()?;
-                    Ok(found.is_file().then_some((modified, found.len())))
-                });
-                match found {
-                    Ok(None) => {}
-                    Ok(Some((modified, bytes))) => files.push(OldFile {
-                        modified,
-                        path: file.path(),
-                        folder: folder.clone(),
-                        bytes,
-                    }),
-                    Err(error) => failed(&file.path(), error),
+                let is_ours = name.to_str().is_some_and(|name| name == NEW || is_hour_name(name));
+                // A link's own metadata: it is none of these files.
+                if is_ours
+                    && let Ok(found) = file.metadata()
+                    && found.is_file()
+                    && let Ok(modified) = found.modified()
+                {
+                    let (path, folder, bytes) = (file.path(), folder.clone(), found.len());
+                    files.push(OldFile { modified, path, folder, bytes });
                 }
             }
         }
-        files
+        Ok(files)
     }
 
     /// Deletes a file, unless something was added to it since it was looked at.
@@ -268,7 +233,7 @@ impl Folder {
         if !modified.is_ok_and(|modified| modified == file.modified) {
             return Ok(false);
         }
-        current.take_if(|current| current.path() == file.path);
+        current.take_if(|current| current.path == file.path);
         fs::remove_file(&file.path).map_err(|e| FolderError::io(&file.path, e))?;
         // Succeeds if it was the last.
         let _ = fs::remove_dir(self.path.join(&file.folder));
@@ -282,7 +247,7 @@ impl Folder {
             // One in use is not waited for.
             Arc::strong_count(current) > 1 || {
                 let current = current.lock().unwrap_or_else(PoisonError::into_inner);
-                let is_fresh = |file: &HourFile| file.used().elapsed() < REMEMBERED;
+                let is_fresh = |file: &HourFile| file.used.elapsed() < REMEMBERED;
                 current.as_ref().is_some_and(is_fresh)
             }
         });
@@ -857,25 +822,25 @@ pub(super) mod tests {
             }
             all
         };
-        assert_eq!(folder.clean(now).unwrap(), Cleaned::default());
+        folder.clean(now).unwrap();
+        assert_eq!(left(), ["a", "b", "c", "c"]);
         drop(folder);
         let folder = Folder::open(&place.folder, Some(4 * hour), None).unwrap();
-        let cleaned = folder.clean(now).unwrap();
-        assert_eq!(cleaned, Cleaned { files: 1, bytes: lengths[0] });
+        folder.clean(now).unwrap();
         assert_eq!(left(), ["b", "c", "c"]);
         assert!(!place.folder.join("a").exists(), "it is empty");
         drop(folder);
         let most = lengths[2] + lengths[3];
         let folder = Folder::open(&place.folder, None, Some(most)).unwrap();
-        let cleaned = folder.clean(now).unwrap();
-        assert_eq!(cleaned, Cleaned { files: 1, bytes: lengths[1] });
-        assert_eq!(folder.clean(now).unwrap(), Cleaned::default());
+        for _ in 0..2 {
+            folder.clean(now).unwrap();
+        }
         assert_eq!(left(), ["c", "c"]);
         drop(folder);
         // The file that is being written, too; the next parcel begins it anew.
         let folder = Folder::open(&place.folder, None, Some(0)).unwrap();
         place.add(&folder, &Sent::default()).unwrap();
-        assert_eq!(folder.clean(now + hour).unwrap().files, 3);
+        folder.clean(now + hour).unwrap();
         assert!(left().is_empty() && !place.folder.join("web").exists());
         place.add(&folder, &Sent::default()).unwrap();
         place.check(&[HOUR], &[&Sent::default()]);

@@ -199,15 +199,6 @@ fn guest(member: &Member) -> Value {
             "name": one.name, "state": one.state_name(), "sampling": one.sampling()
         })
     };
-    let seconds = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e9);
-    let times = last.map(|last| {
-        json!({
-            "running": seconds(last.times.running_ns),
-            "stolen": seconds(last.times.runnable_ns),
-            "blocked": seconds(last.times.blocked_ns),
-            "offline": seconds(last.times.offline_ns),
-        })
-    });
     let hottest = known.hottest.as_ref().map(|hottest| {
         json!({
             "function": hottest.function,
@@ -230,7 +221,6 @@ fn guest(member: &Member) -> Value {
         "rate_hz": 1e9 / member.guest.how.period_ns as f64,
         "recordings": recordings.iter().map(recording).collect::<Vec<_>>(),
         "recent": last.and_then(Answer::always_on).map(|one| &one.name),
-        "vcpu_seconds": times,
         "running_vcpus": load.map(|load| load.running_vcpus),
         "stolen_share": load.and_then(|load| load.stolen_share),
         "history": known.loads.iter().map(share).collect::<Vec<_>>(),
@@ -340,7 +330,7 @@ async fn run(
     let taken = tokio::task::spawn_blocking(move || {
         let taken = take(&running);
         if let Err(error) = &taken {
-            let name = &running.member().guest.name;
+            let name = &running.member.guest.name;
             log(&format!("warning: no profile of {name}: {error}"));
         }
         taken

@@ -215,19 +215,11 @@ pub(super) struct Profiles {
 /// A profile that is being taken: one of [`PROFILES_AT_ONCE`] until the value is dropped.
 #[derive(Debug)]
 pub(super) struct Running {
-    member: Arc<Member>,
-    interrupt: Interrupt,
+    pub(super) member: Arc<Member>,
+    pub(super) interrupt: Interrupt,
 }
 
 impl Running {
-    pub(super) fn member(&self) -> &Member {
-        &self.member
-    }
-
-    pub(super) fn interrupt(&self) -> &Interrupt {
-        &self.interrupt
-    }
-
     /// What ends the recording when nobody waits for it any more.
     pub(super) fn waiting(&self) -> Waiting {
         Waiting(self.interrupt.clone())

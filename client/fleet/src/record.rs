@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use serde::Serialize;
 use thiserror::Error;
 use unikprof_client::cli::shared::CommandError;
 use unikprof_client::exit_code;
@@ -19,7 +18,7 @@ use unikprof_profile::recording::{Completeness, Reading, Recording};
 use unikprof_profile::symbols::{FunctionId, GuestMerger, MergedNames, Symbolizer};
 
 use super::config::{Config, Guest};
-use super::differ::{Counts, Difference, Differences};
+use super::differ::{Counts, Difference, Differences, FunctionShares};
 use super::member::{GuestError, Member, advised, log};
 use super::{file_name, roster, take};
 
@@ -52,14 +51,14 @@ pub(crate) struct FleetRecording {
     pub(crate) profile: Profile,
     pub(crate) names: MergedNames,
     /// Those that differ from the rest, the most different first.
-    pub(crate) different: Vec<DifferentGuest>,
+    pub(crate) different: Vec<Difference>,
 }
 
 #[derive(Debug)]
 pub(crate) struct RecordedGuest {
     pub(crate) name: String,
     pub(crate) address: String,
-    pub(crate) outcome: Result<GuestCounts, GuestFailure>,
+    pub(crate) outcome: Result<GuestCounts, GuestError>,
 }
 
 #[derive(Debug)]
@@ -73,31 +72,6 @@ pub(crate) struct GuestCounts {
     /// How far it is from the rest, and how far chance alone would put it; `None` if there is no
     /// rest.
     pub(crate) distance: Option<(f64, f64)>,
-}
-
-/// Why there is nothing of a guest.
-#[derive(Debug)]
-pub(crate) struct GuestFailure {
-    pub(crate) text: String,
-    pub(crate) exit_code: u8,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct DifferentGuest {
-    pub(crate) name: String,
-    pub(crate) distance: f64,
-    #[serde(rename = "distance_by_chance")]
-    pub(crate) chance: f64,
-    /// Those that make the difference.
-    pub(crate) functions: Vec<DifferentFunction>,
-}
-
-/// A function with its shares in a guest and in the rest.
-#[derive(Debug, Serialize)]
-pub(crate) struct DifferentFunction {
-    pub(crate) name: String,
-    pub(crate) share: f64,
-    pub(crate) share_of_rest: f64,
 }
 
 /// Nothing can be recorded.
@@ -123,20 +97,11 @@ pub(crate) enum FleetRecordError {
 
 impl From<FleetRecordError> for CommandError {
     fn from(error: FleetRecordError) -> CommandError {
-        let exit_code = error.exit_code();
-        CommandError::new(error, exit_code)
-    }
-}
-
-impl FleetRecordError {
-    /// The program's exit code for it.
-    pub(crate) fn exit_code(&self) -> u8 {
-        match self {
-            FleetRecordError::NoGuest { .. }
-            | FleetRecordError::TooMany(_)
-            | FleetRecordError::Unlike(..) => exit_code::USAGE,
+        let exit_code = match error {
             FleetRecordError::Thread(_) | FleetRecordError::TooManyStacks => exit_code::OTHER,
-        }
+            _ => exit_code::USAGE,
+        };
+        CommandError::new(error, exit_code)
     }
 }
 
@@ -241,9 +206,7 @@ fn merge(guests: &[Guest], recorded: Vec<Recorded>) -> Result<FleetRecording, Fl
                 places.push(all.len());
                 Ok(guest_counts)
             }
-            Err(error) => {
-                Err(GuestFailure { text: error.to_string(), exit_code: error.exit_code() })
-            }
+            Err(error) => Err(error),
         };
         all.push(RecordedGuest {
             name: guest.name.clone(),
@@ -262,18 +225,8 @@ fn merge(guests: &[Guest], recorded: Vec<Recorded>) -> Result<FleetRecording, Fl
             counts.distance = Some((one.distance, one.chance));
         }
     }
-    let function = |shares: &super::differ::FunctionShares| DifferentFunction {
-        name: Printable(&names.function(shares.function).name).to_string(),
-        share: shares.guest,
-        share_of_rest: shares.rest,
-    };
-    let different = |one: &Difference| DifferentGuest {
-        name: all[places[one.guest]].name.clone(),
-        distance: one.distance,
-        chance: one.chance,
-        functions: one.functions.iter().map(function).collect(),
-    };
-    let different = found.different.iter().map(different).collect();
+    let place = |one: Difference| Difference { guest: places[one.guest], ..one };
+    let different = found.different.into_iter().map(place).collect();
     Ok(FleetRecording { guests: all, profile, names, different })
 }
 
@@ -329,6 +282,11 @@ fn no_guest(request: &FleetRequest, all: &[Guest]) -> FleetRecordError {
 }
 
 impl FleetRecording {
+    /// A function's name, which comes from a guest's image.
+    pub(crate) fn function(&self, shares: &FunctionShares) -> String {
+        Printable(&self.names.function(shares.function).name).to_string()
+    }
+
     /// Whether a recording has another name than its guest's.
     pub(crate) fn is_displaced(&self) -> bool {
         let mut counts = self.guests.iter().flat_map(|guest| &guest.outcome);
@@ -341,9 +299,9 @@ impl FleetRecording {
             guest.outcome.as_ref().is_ok_and(|counts| counts.incomplete.is_none())
         };
         let failures = self.guests.iter().map(|guest| guest.outcome.as_ref().err());
-        let failures: Option<Vec<&GuestFailure>> = failures.collect();
+        let failures: Option<Vec<&GuestError>> = failures.collect();
         match failures.as_deref() {
-            Some([first, ..]) => first.exit_code,
+            Some([first, ..]) => first.exit_code(),
             _ if self.is_displaced() => exit_code::OUTPUT,
             _ if self.guests.iter().all(is_whole) => exit_code::SUCCESS,
             _ => exit_code::INCOMPLETE,
@@ -400,10 +358,10 @@ mod tests {
                 FleetRequest { labels: Vec::new(), duration_ns: 1, period_ns: None, mode: None };
             let config = Config::read(&guests).unwrap();
             let recorded = record(config, &request, folder.path(), &Interrupt::default()).unwrap();
-            let failure = recorded.guests[0].outcome.as_ref().unwrap_err();
-            assert!(failure.text.contains(told), "{failure:?}");
+            let failure = recorded.guests[0].outcome.as_ref().unwrap_err().to_string();
+            assert!(failure.contains(told), "{failure}");
             // It advises a subcommand that exists.
-            assert!(!failure.text.contains("connect ADDR status"), "{failure:?}");
+            assert!(!failure.contains("connect ADDR status"), "{failure}");
         }
     }
 

@@ -5,20 +5,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use axum::Router;
-use axum::http::{HeaderValue, header};
-use axum::middleware::map_response;
-use axum::response::Response;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use hyper_util::service::TowerToHyperService;
+use axum::serve::ListenerExt as _;
 use thiserror::Error;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{sleep, timeout};
+use tokio::net::TcpListener;
+use tokio::time::sleep;
 use unikprof_client::cli::shared::CommandError;
 use unikprof_client::exit_code;
 use unikprof_link::interrupt::Interrupt;
@@ -32,20 +24,8 @@ use super::shard::Shard;
 /// How often the end is looked for.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long a connection may take for the head of its next request: longer than scrapers pause.
-const IDLE: Duration = Duration::from_secs(75);
-
-/// After so long, an answer is the connection's last.
-const LAST: Duration = Duration::from_secs(120);
-
-/// A client that does not read is given up after so much more than the longest profile takes.
-const REST: Duration = Duration::from_secs(120);
-
 /// How long open requests have at the end.
 const FAREWELL: Duration = Duration::from_secs(10);
-
-/// A further connection waits until one ends.
-const MOST_CONNECTIONS: usize = 512;
 
 /// A fleet cannot be served.
 #[derive(Debug, Error)]
@@ -104,85 +84,34 @@ pub(crate) fn serve(
         .spawn(move || following.roster.follow(&ended))
         .map_err(ServeError::Start)?;
     ready(&format!("http://{address}"), service.roster.members().len());
-    let server = Server {
-        listener,
-        router: http::router(service.clone()),
-        age: settings.longest.saturating_add(LAST + IDLE + REST),
-        most: MOST_CONNECTIONS,
-    };
+    let (ending, ended) = (service.clone(), interrupt.clone());
     runtime.block_on(async {
-        let open = server.accept(interrupt).await;
-        // Recordings end early and in good order, and their answers are the last.
-        service.roster.end();
-        let _ = timeout(FAREWELL, open.shutdown()).await;
+        // The end of a long answer does not wait for its beginning's acknowledgement.
+        let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+        let serving = axum::serve(listener, http::router(service));
+        let serving = serving.with_graceful_shutdown(async move {
+            until(&ended).await;
+            // Recordings end early and in good order, and their answers are the last.
+            ending.roster.end();
+        });
+        let farewell = async {
+            until(interrupt).await;
+            sleep(FAREWELL).await;
+        };
+        tokio::select! {
+            _ = serving.into_future() => {}
+            () = farewell => {}
+        }
     });
     runtime.shutdown_timeout(FAREWELL);
     Ok(())
 }
 
-struct Server {
-    listener: TcpListener,
-    router: Router,
-    /// How long a connection may live.
-    age: Duration,
-    /// How many connections are open at a time.
-    most: usize,
-}
-
-impl Server {
-    /// Serves connections until `interrupt`; answers those that are open then.
-    async fn accept(&self, interrupt: &Interrupt) -> GracefulShutdown {
-        let open = GracefulShutdown::new();
-        let places = Arc::new(Semaphore::new(self.most));
-        while !interrupt.stop() {
-            let stream = match timeout(LOOK, self.listener.accept()).await {
-                Err(_) => continue,
-                Ok(Ok((stream, _))) => stream,
-                Ok(Err(_)) => {
-                    // No file is left, for example: others will be closed.
-                    sleep(LOOK).await;
-                    continue;
-                }
-            };
-            let Some(place) = place(&places, interrupt).await else {
-                break;
-            };
-            // The end of a long answer does not wait for what came before it.
-            let _ = stream.set_nodelay(true);
-            let (router, watcher, age) = (self.router.clone(), open.watcher(), self.age);
-            tokio::spawn(async move {
-                let _place = place;
-                talk(stream, router, watcher, age).await;
-            });
-        }
-        open
-    }
-}
-
-/// A place for a connection; `None` at the end.
-async fn place(places: &Arc<Semaphore>, interrupt: &Interrupt) -> Option<OwnedSemaphorePermit> {
+/// Returns at the interrupt.
+async fn until(interrupt: &Interrupt) {
     while !interrupt.stop() {
-        if let Ok(place) = timeout(LOOK, places.clone().acquire_owned()).await {
-            return place.ok();
-        }
+        sleep(LOOK).await;
     }
-    None
-}
-
-async fn talk(stream: TcpStream, router: Router, watcher: Watcher, age: Duration) {
-    let began = Instant::now();
-    let router = router.layer(map_response(move |mut answer: Response| async move {
-        if began.elapsed() > LAST {
-            let close = HeaderValue::from_static("close");
-            answer.headers_mut().insert(header::CONNECTION, close);
-        }
-        answer
-    }));
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(IDLE)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    let _ = timeout(age, watcher.watch(connection)).await;
 }
 
 #[cfg(test)]

@@ -42,8 +42,8 @@ pub(super) fn profile(
     length: Duration,
     format: Format,
 ) -> Result<Vec<u8>, GuestError> {
-    let member = running.member();
-    let taken = take(member, mode, length, format, running.interrupt());
+    let member = &running.member;
+    let taken = take(member, mode, length, format, &running.interrupt);
     let mut known = member.known();
     let Profiles { taken: good, failed, .. } = &mut known.profiles;
     let count = if taken.is_ok() { good } else { failed };
@@ -89,7 +89,7 @@ fn take(
 /// Copies the last minutes of the recording that always runs, without changing anything in the
 /// guest, and answers their page.
 pub(super) fn recent(running: &Running, length: Duration) -> Result<Vec<u8>, GuestError> {
-    let (member, interrupt) = (running.member(), running.interrupt());
+    let (member, interrupt) = (&running.member, &running.interrupt);
     let symbolizer = symbolizer(&member.guest.how)?;
     let mut session = member.session(interrupt.quitting_at_first(), Duration::ZERO)?;
     let recorder = session.check(&mut ())?;

@@ -22,7 +22,6 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 pub use pprof::functions;
 
@@ -41,7 +40,6 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    limits: Limits,
     /// The headers that a request must have, with their values.
     demanded: Vec<(String, String)>,
     /// One for each of the next requests; `None`: it is answered as it should be.
@@ -50,47 +48,7 @@ struct State {
     received: Received,
 }
 
-/// Pyroscope's limits, at first those that it has by default.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// The maximum number of samples in a profile.
-    pub samples: usize,
-    /// The maximum size of a profile before compression, in bytes.
-    pub bytes: usize,
-    /// The part of a tenant's budget that one request may use, in bytes before compression; one
-    /// with more is always told to come later.
-    pub burst: usize,
-    /// The maximum number of labels of a series, with those of the samples.
-    pub labels: usize,
-    /// The longest name of a label, in bytes.
-    pub label_name: usize,
-    /// The longest value of a label, in bytes.
-    pub label_value: usize,
-    /// Deeper stacks are refused here; Pyroscope cuts them.
-    pub depth: usize,
-    /// The maximum age of a profile's beginning.
-    pub older: Duration,
-    /// The maximum time by which a profile may begin ahead of this machine's clock.
-    pub newer: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            samples: 16_000,
-            bytes: 4 << 20,
-            burst: 2 << 20,
-            labels: 30,
-            label_name: 1024,
-            label_value: 2048,
-            depth: 1000,
-            older: Duration::from_secs(3600),
-            newer: Duration::from_secs(600),
-        }
-    }
-}
-
-/// A failure of a request.
+/// How a request fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// This status with these headers, in the engine's own way to write errors. Nothing is taken.
@@ -204,11 +162,6 @@ impl Receiver {
     /// Its address, without a path.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
-    }
-
-    /// Sets the limits for the requests to come.
-    pub fn limit(&self, limits: Limits) {
-        self.shared.state().limits = limits;
     }
 
     /// Refuses requests without this value in this header with 401.

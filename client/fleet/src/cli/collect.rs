@@ -58,7 +58,7 @@ const TICKS_MISSING: &str =
 pub(super) fn run(arguments: &CollectArguments) -> Result<(), CommandError> {
     let config = Config::read(&arguments.config)?;
     if arguments.audit {
-        let audit = Audit::read(config.spool()).map_err(CollectError::from)?;
+        let audit = Audit::read(&config.collect.spool).map_err(CollectError::from)?;
         if arguments.json {
             print(audit.json())?;
         } else {

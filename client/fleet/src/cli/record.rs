@@ -18,6 +18,7 @@ use unikprof_profile::printable::Printable;
 use unikprof_profile::units::percent;
 use unikprof_report::report::{Format, Report, ReportOptions};
 
+use crate::differ::{Difference, FunctionShares};
 use crate::{Config, FleetRecordError, FleetRecording, FleetRequest, RecordedGuest, record};
 
 #[derive(Debug, Args)]
@@ -224,7 +225,8 @@ fn as_text(recorded: &FleetRecording) -> String {
         let name = shown(guest);
         match &guest.outcome {
             Err(failure) => {
-                text += &format!("{name:<width$}  not recorded: {}\n", Printable(&failure.text));
+                text +=
+                    &format!("{name:<width$}  not recorded: {}\n", Printable(&failure.to_string()));
             }
             Ok(counts) => {
                 let c = counts.counters.told();
@@ -255,17 +257,17 @@ fn as_text(recorded: &FleetRecording) -> String {
     } else if recorded.different.is_empty() {
         text += "no guest differs from the rest by more than chance\n";
     }
-    for guest in &recorded.different {
+    for one in &recorded.different {
         text += &format!(
             "{} differs: {} of its time is spent elsewhere than in the rest; chance explains {}\n",
-            Printable(&guest.name),
-            percent(guest.distance),
-            percent(guest.chance)
+            shown(&recorded.guests[one.guest]),
+            percent(one.distance),
+            percent(one.chance)
         );
-        for function in &guest.functions {
-            let shares = [function.share, function.share_of_rest].map(percent);
-            let [own, rest] = shares;
-            text += &format!("  {own:>8}, the rest {rest:>8}  {}\n", function.name);
+        for shares in &one.functions {
+            let [own, rest] = [shares.guest, shares.rest].map(percent);
+            let name = recorded.function(shares);
+            text += &format!("  {own:>8}, the rest {rest:>8}  {name}\n");
         }
     }
     text.push('\n');
@@ -281,7 +283,7 @@ fn as_json(recorded: &FleetRecording, keeps_files: bool) -> String {
         Err(failure) => json!({
             "name": guest.name,
             "address": guest.address,
-            "error": failure.text,
+            "error": failure.to_string(),
         }),
         Ok(counts) => json!({
             "name": guest.name,
@@ -294,9 +296,24 @@ fn as_json(recorded: &FleetRecording, keeps_files: bool) -> String {
             "distance_by_chance": counts.distance.map(|(_, chance)| chance),
         }),
     };
+    let function = |shares: &FunctionShares| {
+        json!({
+            "name": recorded.function(shares),
+            "share": shares.guest,
+            "share_of_rest": shares.rest,
+        })
+    };
+    let different = |one: &Difference| {
+        json!({
+            "name": recorded.guests[one.guest].name,
+            "distance": one.distance,
+            "distance_by_chance": one.chance,
+            "functions": one.functions.iter().map(function).collect::<Vec<_>>(),
+        })
+    };
     let all = json!({
         "guests": recorded.guests.iter().map(guest).collect::<Vec<_>>(),
-        "different": recorded.different,
+        "different": recorded.different.iter().map(different).collect::<Vec<_>>(),
     });
     format!("{all:#}\n")
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use unikprof_profile::printable::Printable;
 use unikprof_profile::units;
 
-use super::books::{Amount, Lost, Outcomes, Parcel, Span};
+use super::books::{Amount, Lost, Outcomes, Parcel, Span, TargetBooks};
 use super::rejected;
 use super::spool::{self, Audited, SpoolError};
 
@@ -46,18 +46,11 @@ struct GuestAudit {
 #[derive(Debug, Serialize)]
 struct TargetAudit {
     name: String,
-    before: u64,
-    accepted: Amount,
-    rejected: Amount,
-    /// The target has some pieces of these, and has rejected another.
-    in_part: Amount,
-    dropped: Amount,
+    #[serde(flatten)]
+    books: TargetBooks,
     spooled: Amount,
     /// What is nowhere: 0, or this program has a mistake or somebody has deleted files.
     missing: i128,
-    reason: Option<String>,
-    /// Whether `fleet.toml` names it no longer.
-    gone: bool,
 }
 
 impl Audit {
@@ -68,7 +61,7 @@ impl Audit {
         let mut parcels = BTreeMap::new();
         for target in guests.iter().flat_map(|guest| &guest.targets) {
             let sum: &mut u64 = parcels.entry(target.name.clone()).or_default();
-            *sum += target.rejected.parcels + target.in_part.parcels;
+            *sum += target.books.rejected.parcels + target.books.in_part.parcels;
         }
         let rejected = parcels.into_iter().filter(|(_, parcels)| *parcels > 0);
         let rejected = rejected.map(|(target, parcels)| {
@@ -99,27 +92,17 @@ impl GuestAudit {
         let mut books = saved.books;
         books.catch_up(&waiting);
         let ticks = books.outcomes.ticks();
-        let target = |(name, it): (String, super::books::TargetBooks)| {
+        let target = |(name, it): (String, TargetBooks)| {
             let mut spooled = Amount::default();
             let waits = |parcel: &&Parcel| !it.is_gone && parcel.number >= it.next;
             waiting.iter().filter(waits).for_each(|parcel| spooled.add(parcel));
             let parts = [it.accepted, it.rejected, it.in_part, it.dropped, spooled];
             let found: i128 = parts.iter().map(|amount| i128::from(amount.ticks)).sum();
-            TargetAudit {
-                name,
-                before: it.before,
-                accepted: it.accepted,
-                rejected: it.rejected,
-                in_part: it.in_part,
-                dropped: it.dropped,
-                spooled,
-                missing: match it.is_gone {
-                    true => 0,
-                    false => i128::from(ticks) - i128::from(it.before) - found,
-                },
-                reason: it.reason,
-                gone: it.is_gone,
-            }
+            let missing = match it.is_gone {
+                true => 0,
+                false => i128::from(ticks) - i128::from(it.before) - found,
+            };
+            TargetAudit { name, books: it, spooled, missing }
         };
         GuestAudit {
             name: saved.name,
@@ -164,33 +147,34 @@ impl fmt::Display for Audit {
                 write_span(f, "the last one", guest.lost.latest.last())?;
             }
             for target in &guest.targets {
+                let books = &target.books;
                 write!(
                     f,
                     "  {}: {} accepted, {} in the spool, {} rejected, {} dropped",
                     Printable(&target.name),
-                    units::grouped(target.accepted.ticks),
+                    units::grouped(books.accepted.ticks),
                     units::grouped(target.spooled.ticks),
-                    units::grouped(target.rejected.ticks),
-                    units::grouped(target.dropped.ticks),
+                    units::grouped(books.rejected.ticks),
+                    units::grouped(books.dropped.ticks),
                 )?;
-                if target.in_part.ticks > 0 {
-                    let in_part = units::grouped(target.in_part.ticks);
+                if books.in_part.ticks > 0 {
+                    let in_part = units::grouped(books.in_part.ticks);
                     write!(f, ", {in_part} of which it has some pieces")?;
                 }
-                if target.before > 0 {
-                    write!(f, ", {} before it was named", units::grouped(target.before))?;
+                if books.before > 0 {
+                    write!(f, ", {} before it was named", units::grouped(books.before))?;
                 }
                 if target.missing != 0 {
                     write!(f, ", {} MISSING", units::grouped(target.missing))?;
                 }
-                if let Some(reason) = &target.reason {
+                if let Some(reason) = &books.reason {
                     write!(f, " (last: {})", Printable(reason))?;
                 }
                 writeln!(f)?;
                 for (what, amount) in [
-                    ("rejected", target.rejected),
-                    ("in part", target.in_part),
-                    ("dropped", target.dropped),
+                    ("rejected", books.rejected),
+                    ("in part", books.in_part),
+                    ("dropped", books.dropped),
                 ] {
                     write_span(f, what, amount.span.as_ref())?;
                 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -351,8 +351,7 @@ fn despite_panics(deliver: impl FnOnce() -> Outcome) -> Outcome {
 struct Names(Vec<Named>);
 
 struct Named {
-    image: Option<PathBuf>,
-    symbols: Option<PathBuf>,
+    how: How,
     mappings: Vec<Mapping>,
     symbolizer: Symbolizer,
     known: KnownNames,
@@ -369,12 +368,7 @@ impl Names {
         then: impl FnOnce(&Symbolized<'_>) -> T,
     ) -> Result<T, SymbolError> {
         self.0.retain(|named| named.since.elapsed() < NAMED_FOR);
-        let how = &guest.how;
-        let is_it = |named: &Named| {
-            named.image == how.image
-                && named.symbols == how.symbols
-                && named.mappings == profile.mappings()
-        };
+        let is_it = |named: &Named| named.how == guest.how && named.mappings == profile.mappings();
         let index = match self.0.iter().position(is_it) {
             Some(index) => index,
             None => {
@@ -416,8 +410,7 @@ impl Named {
             named.inspect_err(tell).ok()
         });
         Named {
-            image: how.image.clone(),
-            symbols: how.symbols.clone(),
+            how: how.clone(),
             mappings: profile.mappings().to_vec(),
             symbolizer: named.unwrap_or_default(),
             known: KnownNames::default(),

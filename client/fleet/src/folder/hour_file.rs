@@ -43,13 +43,14 @@ const END: usize = HEADER + 2;
 /// A file whose end is in its place, as far as additions need to know it.
 #[derive(Debug)]
 pub(super) struct HourFile {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     identity: Identity,
     nodes: KnownNodes,
     epochs: BTreeSet<u64>,
     /// Where the end begins.
     end_at: u64,
-    used: Instant,
+    /// When it was last added to.
+    pub(super) used: Instant,
 }
 
 /// What is under a name.
@@ -231,15 +232,6 @@ impl HourFile {
                 }
             }
         }
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// When it was last added to.
-    pub(super) fn used(&self) -> Instant {
-        self.used
     }
 
     /// Whether a parcel belongs into this file, and nobody else has changed or deleted it.

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use jiff::Timestamp;
 use serde_json::Value;
 use unikprof_profile::printable::Printable;
 use ureq::http::{HeaderMap, header};
@@ -209,16 +208,10 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
+    /// A date instead of seconds counts as none.
     fn retry_after(&self) -> Option<Duration> {
-        let value = self.header(header::RETRY_AFTER)?.trim();
-        let wait = match value.parse() {
-            Ok(seconds) => Duration::from_secs(seconds),
-            Err(_) => {
-                let until = jiff::fmt::rfc2822::parse(value).ok()?.timestamp();
-                Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default()
-            }
-        };
-        Some(wait.min(LONGEST_WAIT))
+        let seconds = self.header(header::RETRY_AFTER)?.trim().parse().ok()?;
+        Some(Duration::from_secs(seconds).min(LONGEST_WAIT))
     }
 }
 

@@ -141,7 +141,6 @@ impl Engine {
     fn take(self, request: &Request, shared: &Shared) -> Vec<u8> {
         let mut state = shared.state();
         state.received.tenant = request.header("x-scope-orgid").map(Into::into);
-        let limits = state.limits;
         let mut demanded = state.demanded.iter();
         let lacks = demanded.find(|(name, value)| request.header(name) != Some(value));
         let content_type = match self {
@@ -154,7 +153,7 @@ impl Engine {
             Err(Refusal { status: 415, text: format!("expected {content_type}") })
         } else {
             match self {
-                Engine::Pyroscope => pyroscope::batch(&request.body, &limits),
+                Engine::Pyroscope => pyroscope::batch(&request.body),
                 Engine::Parca => parca::batch(&request.body),
                 Engine::Otlp => otlp::batch(&request.body),
                 Engine::Nobody => Err(Refusal { status: 404, text: "no such path".into() }),

@@ -2,7 +2,7 @@
 //! `pkg/validation` of its sources.
 
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -10,7 +10,30 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::pprof::Profile;
-use super::{Batch, Limits, Refusal, Series};
+use super::{Batch, Refusal, Series};
+
+/// Pyroscope's default limits: samples of a profile.
+const SAMPLES: usize = 16_000;
+
+/// Bytes of a profile before compression.
+const BYTES: usize = 4 << 20;
+
+/// How long ago a profile may have begun, and how far ahead of this machine's clock.
+const OLDER: Duration = Duration::from_secs(3600);
+const NEWER: Duration = Duration::from_secs(600);
+
+/// Bytes of one request before compression; one with more is always told to come later.
+const BURST: usize = 2 << 20;
+
+/// Labels of a series, with those of the samples.
+const LABELS: usize = 30;
+
+/// The longest name and value of a label, in bytes.
+const LABEL_NAME: usize = 1024;
+const LABEL_VALUE: usize = 2048;
+
+/// Frames of a stack. Deeper stacks are refused here; Pyroscope cuts them.
+const DEPTH: usize = 1000;
 
 /// Unlike Pyroscope, a field with another name is refused: it would be passed over.
 #[derive(Deserialize)]
@@ -42,7 +65,7 @@ struct RawSample {
     id: String,
 }
 
-pub(super) fn batch(body: &[u8], limits: &Limits) -> Result<Batch, Refusal> {
+pub(super) fn batch(body: &[u8]) -> Result<Batch, Refusal> {
     let request: PushRequest =
         serde_json::from_slice(body).map_err(|error| Refusal::invalid(error.to_string()))?;
     let mut batch = Batch::default();
@@ -50,19 +73,19 @@ pub(super) fn batch(body: &[u8], limits: &Limits) -> Result<Batch, Refusal> {
     for series in request.series {
         let labels = unique(series.labels)?;
         for sample in series.samples {
-            let (profile, bytes) = Profile::read(&decoded(&sample.raw_profile)?, limits.bytes)?;
+            let (profile, bytes) = Profile::read(&decoded(&sample.raw_profile)?, BYTES)?;
             size += bytes;
-            if size > limits.burst {
+            if size > BURST {
                 return Err(Refusal {
                     status: 429,
                     text: format!("push rate limit exceeded while adding {bytes} bytes"),
                 });
             }
-            check_profile(&profile, limits)?;
+            check_profile(&profile)?;
             profile.check()?;
             let profiles = profile.by_series(&labels)?;
             for (series, ..) in &profiles {
-                check_labels(series, limits)?;
+                check_labels(series)?;
             }
             if !is_uuid(&sample.id) {
                 return Err(Refusal::invalid(format!("no UUID: {}", sample.id)));
@@ -105,37 +128,36 @@ pub(super) fn unique(labels: Vec<LabelPair>) -> Result<Series, Refusal> {
     Ok(series)
 }
 
-fn check_profile(profile: &Profile, limits: &Limits) -> Result<(), Refusal> {
+fn check_profile(profile: &Profile) -> Result<(), Refusal> {
     let began = u128::try_from(profile.time_nanos).unwrap_or(0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let is_within = began > now.saturating_sub(limits.older).as_nanos()
-        && began < (now + limits.newer).as_nanos();
+    let is_within =
+        began > now.saturating_sub(OLDER).as_nanos() && began < (now + NEWER).as_nanos();
     if began != 0 && !is_within {
         let text = format!("profile is outside of ingestion window (profile timestamp: {began})");
         return Err(Refusal::invalid(text));
     }
     let samples = profile.sample.len();
-    if samples > limits.samples {
-        let most = limits.samples;
+    if samples > SAMPLES {
         let text = format!(
-            "the profile exceeds the samples count limit (actual: {samples}, limit: {most})"
+            "the profile exceeds the samples count limit (actual: {samples}, limit: {SAMPLES})"
         );
         return Err(Refusal::invalid(text));
     }
     // Pyroscope cuts deeper stacks; here they would go unseen.
     let deepest = profile.sample.iter().map(|sample| sample.location_id.len()).max();
-    if deepest > Some(limits.depth) {
+    if deepest > Some(DEPTH) {
         return Err(Refusal::invalid("a stack is deeper than the limit"));
     }
     Ok(())
 }
 
-fn check_labels(series: &Series, limits: &Limits) -> Result<(), Refusal> {
+fn check_labels(series: &Series) -> Result<(), Refusal> {
     let is = |right: bool, rule: &str| match right {
         true => Ok(()),
         false => Err(Refusal::invalid(format!("invalid labels {series:?}: {rule}"))),
     };
-    is(series.len() <= limits.labels, "too many label names")?;
+    is(series.len() <= LABELS, "too many label names")?;
     for needed in ["__name__", "service_name"] {
         is(series.get(needed).is_some_and(|value| !value.is_empty()), needed)?;
     }
@@ -143,8 +165,8 @@ fn check_labels(series: &Series, limits: &Limits) -> Result<(), Refusal> {
         let is_letter = |c: char| c.is_ascii_alphabetic() || c == '_';
         let is_rest = |c: char| is_letter(c) || c.is_ascii_digit();
         is(name.starts_with(is_letter) && name.chars().all(is_rest), "invalid label name")?;
-        is(name.len() <= limits.label_name, "label name too long")?;
-        is(value.len() <= limits.label_value, "label value too long")?;
+        is(name.len() <= LABEL_NAME, "label name too long")?;
+        is(value.len() <= LABEL_VALUE, "label value too long")?;
     }
     Ok(())
 }

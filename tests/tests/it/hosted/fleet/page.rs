@@ -101,13 +101,5 @@ fn a_click_records_and_opens_what_was_recorded() {
     assert_eq!(guests[1].client().recording_names(), [""; 0]);
     let left = guests[0].client().recording_names();
     assert_eq!(left, ["flight"], "a copy and a recording change nothing");
-
-    // What the page shows is what Prometheus gets.
-    let guest = fleet.guest("shares").unwrap();
-    for state in ["running", "stolen", "blocked"] {
-        let line = format!("unikprof_vcpu_seconds_total{{state=\"{state}\",guest=\"shares\"}}");
-        let earlier = guest["vcpu_seconds"][state].as_f64().unwrap();
-        assert!(fleet.metric(&line).unwrap() >= earlier, "{state}");
-    }
     fleet.end();
 }
