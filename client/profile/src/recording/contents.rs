@@ -380,8 +380,8 @@ impl Contents {
         const MOST: usize = 32;
         if (found != end.samples || found != counted) && self.contradictions.len() < MOST {
             self.contradictions.push(format!(
-                "the counts of epoch {} on vCPU {} do not add up: {found} in stacks, {} at its end, \
-                 {counted} in counters",
+                "the counts of epoch {} on vCPU {} do not add up: {found} in stacks, {} at its \
+                 end, {counted} in counters",
                 end.epoch, end.vcpu, end.samples
             ));
         }

@@ -53,7 +53,8 @@ pub enum FunctionError {
     None(String),
     /// The filters drop every stack.
     #[error(
-        "--focus and --ignore leave nothing of {}; `report --top 0` without them lists all functions",
+        "--focus and --ignore leave nothing of {}; `report --top 0` without them lists all \
+         functions",
         amount_with_unit(*recorded, *unit)
     )]
     NothingLeft {

@@ -344,8 +344,8 @@ impl<'t> TraceView<'t> {
                 more => format!(" and {more} more"),
             };
             warnings.push(format!(
-                "the trace cost more than {} % of a CPU (--max-cost), so the counts of {}{more} end \
-                 early",
+                "the trace cost more than {} % of a CPU (--max-cost), so the counts of {}{more} \
+                 end early",
                 f64::from(trace.order.max_cost_permille) / 10.0,
                 named.collect::<Vec<_>>().join(", ")
             ));
