@@ -7,9 +7,9 @@ use unikprof_profile::caller_table::ImageTable;
 use unikprof_profile::symbols::Image;
 use unikprof_proto::caller_table::TableFile;
 
-use unikprof_test_kit::elf::TestElf;
 use crate::input::Input;
 use crate::recording::bounded;
+use unikprof_test_kit::elf::TestElf;
 
 /// The longest code of made images, in bytes.
 const MOST_CODE: usize = 4096;

@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use unikprof_report::doctor::Diagnosis;
 use unikprof_profile::recording::{MAGIC, Reading, Recording, VERSION};
-use unikprof_report::report::{Format, Report, ReportOptions, TimelineView};
 use unikprof_profile::symbols::Symbolizer;
 use unikprof_profile::timeline::{RecordingSpan, SpanFilter, Timeline, Window};
 use unikprof_proto::frame::MAX_BODY;
+use unikprof_report::doctor::Diagnosis;
+use unikprof_report::report::{Format, Report, ReportOptions, TimelineView};
 use unikprof_test_kit::frames::framed;
 
 use crate::ALLOCATED;

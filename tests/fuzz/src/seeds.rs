@@ -9,8 +9,8 @@ use unikprof_proto::message::{
 use unikprof_proto::ring::{self, Record};
 use unikprof_test_kit::frames::{encoded, framed};
 
-use unikprof_test_kit::elf::{CODE_ADDRESS, TestElf};
 use crate::{recording, sessions};
+use unikprof_test_kit::elf::{CODE_ADDRESS, TestElf};
 
 /// The seeds of each target, by its name.
 pub fn all() -> [(&'static str, Vec<Vec<u8>>); 10] {
