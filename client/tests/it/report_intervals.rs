@@ -68,8 +68,8 @@ fn an_interval_holds_the_truth_whatever_the_missing_ticks_were() {
             assert!(interval.high < most + 0.05, "no more than that: {interval:?}");
         }
         assert_eq!(hot.own_share.share, 0.3);
-        assert!(warnings.contains("500 samples have no known function ("), "{warnings}");
-        assert!(text.contains("intervals include the worst case"), "{text}");
+        assert!(warnings.contains("of 500 samples without a known function ("), "{warnings}");
+        assert!(text.contains("; 95 % intervals, worst case of 500\n"), "{text}");
     }
 }
 

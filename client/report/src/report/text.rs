@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use super::analysis::Analysis;
 use super::functions::{FunctionRow, FunctionTable, SortBy};
 use super::labels::Label;
+use super::uncertainty::Unplaced;
 use super::units::{amount, amount_with_unit, grouped, percent, share};
 use super::{
     DEFAULT_COLUMNS, Report, accounting, events, heap, seconds, shorten, summary, times, warnings,
@@ -193,7 +194,10 @@ fn write_functions(
         },
         amount_with_unit(table.recorded, unit),
         match unit {
-            Unit::Samples => "; 95 % intervals".into(),
+            Unit::Samples => match Unplaced::of(report.symbolized.profile()) {
+                Some(all) => format!("; 95 % intervals, worst case of {}", grouped(all.count())),
+                None => "; 95 % intervals".into(),
+            },
             Unit::Nanoseconds => " blocked; measured, so there are no intervals".into(),
             Unit::Bytes | Unit::Objects => heap::title(report.symbolized.profile()),
         }

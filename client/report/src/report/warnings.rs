@@ -255,19 +255,18 @@ fn from_samples(report: &Report<'_>, all: &mut Vec<String>) {
         all.insert(0, none);
         return;
     }
-    if let Some(unplaced) = Unplaced::of(report.symbolized.profile()) {
-        // It is about every interval shown. Of a recording that broke, that says more.
-        let at = if recording.is_incomplete { all.len() } else { 0 };
-        all.insert(at, about_unplaced(&unplaced));
-    }
+    all.extend(Unplaced::of(report.symbolized.profile()).as_ref().map(about_unplaced));
 }
 
 fn about_unplaced(unplaced: &Unplaced) -> String {
     let samples = match unplaced.count() {
-        1 => "1 sample has".to_owned(),
-        count => format!("{} samples have", grouped(count)),
+        1 => "1 sample".to_owned(),
+        count => format!("{} samples", grouped(count)),
     };
-    format!("{samples} no known function ({}); intervals include the worst case", unplaced.kinds())
+    format!(
+        "intervals include the worst case of {samples} without a known function ({})",
+        unplaced.kinds()
+    )
 }
 
 pub(crate) fn notable(part: u64, whole: u64) -> bool {
