@@ -490,7 +490,7 @@ impl Conversation {
             named => named,
         };
         let printable = |text: &String| Printable(text).to_string();
-        let mut warnings = match plan.reports.is_empty() {
+        let mut warnings = match plan.reports.is_empty() && !self.json {
             // The others are about the symbols and the figures of reports.
             true => recording.profile.recording().warnings.iter().map(printable).collect(),
             false => report.warnings(),
@@ -499,13 +499,14 @@ impl Conversation {
         let told = recording.completeness.warning().filter(|_| outcome.incomplete.is_some());
         let told = told.as_ref().map(printable);
         warnings.retain(|warning| Some(warning) != told.as_ref());
-        let is_shown = !to_stdout && !self.json;
+        let is_shown = !to_stdout;
         let written = ReportOutput::write_telling(&warnings, &plan.reports, &report, is_shown);
         if to_stdout {
             return written;
         }
         if self.json {
-            return written.and_then(|()| print(json::recorded(&recording, cut.as_ref(), &files)));
+            return written
+                .and_then(|()| print(json::recorded(&recording, cut.as_ref(), &files, &warnings)));
         }
         let mut text = Vec::new();
         let shown = report.without_warning(told).in_columns(screen::columns());

@@ -158,9 +158,14 @@ pub(super) fn discarded(name: &str, recording: u64) -> String {
     pretty(&json!({ "recording": recording, "name": name, "discarded": true }))
 }
 
-/// What was recorded and where it is, for programs.
-/// `cut` is the window that was asked for.
-pub(super) fn recorded(recording: &Recording, cut: Option<&Profile>, files: &[PathBuf]) -> String {
+/// What was recorded and where it is, for programs. `cut` is the window that was asked for;
+/// `warnings` are those of a report.
+pub(super) fn recorded(
+    recording: &Recording,
+    cut: Option<&Profile>,
+    files: &[PathBuf],
+    warnings: &[String],
+) -> String {
     let info = recording.profile.recording();
     let incomplete = match &recording.completeness {
         Completeness::Complete => None,
@@ -184,7 +189,7 @@ pub(super) fn recorded(recording: &Recording, cut: Option<&Profile>, files: &[Pa
         "cost_share": recording.profile.cost_share(),
         "complete": incomplete.is_none(),
         "incomplete": incomplete,
-        "warnings": info.warnings,
+        "warnings": warnings,
         "files": files.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
     }))
 }

@@ -261,8 +261,11 @@ fn files_of_other_versions_name_both_versions_and_the_way_out() {
     let layout = file(&script, &[encode(&OtherEpoch { epoch: 7 })], true);
     let [mut newer, mut older] = [0; 2].map(|_| written(&script, &[7]));
     (newer[8], older[8]) = (9, 0);
+    for reading in [Reading::Strict, Reading::Salvage] {
+        let text = read(&layout, reading).unwrap_err().to_string();
+        has(&text, &["another build of file version 1", "record again"]);
+    }
     for (bytes, found, way_out) in [
-        (layout, "file version 1 and protocol version 1, but", "of another build"),
         (newer, "file version 9 and protocol version 1, but", "use a newer client"),
         (older, "file version 0 and protocol version 1, but", "record again"),
     ] {

@@ -364,6 +364,57 @@ fn debug_information_that_images_share_is_read() {
     assert!(is_told, "{warnings}");
 }
 
+/// Guards gigabytes of memory for a file of kilobytes: entries that name one long list of ranges.
+#[test]
+fn a_list_of_ranges_that_all_functions_share_is_damage() {
+    let source = r#"
+    .text
+    .globl main
+    .type main, @function
+main:
+    .fill 64, 1, 0x90
+    ret
+.Lend:
+    .size main, . - main
+    .section .debug_abbrev, "", @progbits
+    .byte 1, 0x11, 1, 0x11, 0x01, 0x12, 0x07, 0, 0
+    .byte 2, 0x2e, 0, 0x55, 0x17, 0, 0, 0
+    .section .debug_info, "", @progbits
+    .long .Linfo_end - .Linfo
+.Linfo:
+    .value 5
+    .byte 1, 8
+    .long 0
+    .byte 1
+    .quad main, .Lend - main
+    .rept 5000
+    .byte 2
+    .long .Llist
+    .endr
+    .byte 0
+.Linfo_end:
+    .section .debug_rnglists, "", @progbits
+    .long .Llists_end - .Llists
+.Llists:
+    .value 5
+    .byte 8, 0
+    .long 0
+.Llist:
+    .rept 20000
+    .byte 4, 1, 2
+    .endr
+    .byte 0
+.Llists_end:
+    .section .note.GNU-stack, "", @progbits
+"#;
+    let program = Program::build("cc", "s", source, &["-Wl,--build-id"]);
+    let code = program.function("main");
+    let recorded = profile(program.mappings(0), code.map(Frame::leaf));
+    let (names, warnings) = deepest(&program, &recorded);
+    assert_eq!(names, ["main"]);
+    assert!(warnings.contains("is damaged"), "{warnings}");
+}
+
 /// Guards names that could be anybody's: functions that were only inlined have no mangled name to
 /// tell their scopes.
 #[test]

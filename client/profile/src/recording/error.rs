@@ -40,11 +40,7 @@ pub enum RecordingError {
         holder: Holder,
     },
     /// It is of another version.
-    #[error(
-        "{} has file version {file} and protocol version {protocol}, but this client reads file \
-         version {VERSION} and protocol version {VERSIONS}{}", path.display(),
-        instead(*file, *protocol, layout.as_ref())
-    )]
+    #[error("{} {}", path.display(), other_version(*file, *protocol, layout.as_ref()))]
     Version {
         path: PathBuf,
         file: u16,
@@ -201,16 +197,23 @@ fn beginning(bytes: &[u8]) -> String {
     format!("found {}", PrintableBytes(bytes))
 }
 
-/// How a file of another version can be read.
-fn instead(file: u16, protocol: u16, layout: Option<&(u64, FrameError)>) -> String {
+/// What a file of another version is, and how it can be read.
+fn other_version(file: u16, protocol: u16, layout: Option<&(u64, FrameError)>) -> String {
     const WRITER: &str = "use the client that wrote it, or record again";
-    match layout {
-        Some((offset, source)) => {
-            format!(" of another build ({source}, at byte {offset}): {WRITER}")
-        }
-        None if file > VERSION || protocol > VERSIONS.highest => ": use a newer client".to_owned(),
-        None => format!(": {WRITER}"),
+    if let Some((offset, source)) = layout {
+        return format!(
+            "was written by another build of file version {file}, whose messages differ from this \
+             client's ({source}, at byte {offset}): {WRITER}"
+        );
     }
+    let instead = match file > VERSION || protocol > VERSIONS.highest {
+        true => "use a newer client",
+        false => WRITER,
+    };
+    format!(
+        "has file version {file} and protocol version {protocol}, but this client reads file \
+         version {VERSION} and protocol version {VERSIONS}: {instead}"
+    )
 }
 
 fn advice(salvageable: bool) -> &'static str {

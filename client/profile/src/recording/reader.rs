@@ -189,11 +189,13 @@ pub(super) fn read_on(
 ) -> Result<Option<String>, Damage> {
     match contents.read_on(frames) {
         Ok(()) => Ok(None),
-        Err(damage) if reading == Reading::Salvage => Ok(Some(format!(
-            "the file is {} at byte {}: {damage}; only the part before is shown",
-            if damage.other_layout().is_some() { "of another build" } else { "damaged" },
-            frames.offset() + PREAMBLE as u64
-        ))),
+        // Of a file of another build nothing can be known.
+        Err(damage) if reading == Reading::Salvage && damage.other_layout().is_none() => {
+            Ok(Some(format!(
+                "the file is damaged at byte {}: {damage}; only the part before is shown",
+                frames.offset() + PREAMBLE as u64
+            )))
+        }
         Err(damage) => Err(damage),
     }
 }

@@ -234,7 +234,7 @@ impl<'a> DebugInfo<'a> {
         };
         let (scopes, scoped) = found.functions(&self.scopes);
         let start = scoped.unit.header.offset().0;
-        let is_rust = found.unit.is_rust;
+        let is_rust = scoped.is_rust;
         let mut inlined = inlining.at(address);
         for _ in 0..Self::MAX_INLINED {
             let callee = inlined.pop();

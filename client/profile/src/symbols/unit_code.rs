@@ -70,6 +70,12 @@ impl Extent {
     }
 }
 
+/// Refuses more ranges than any program has: many entries may name one long list.
+pub(super) fn check_count(ranges: usize) -> Result<()> {
+    const MOST: usize = 1 << 22;
+    if ranges > MOST { Err(gimli::Error::AddressOverflow) } else { Ok(()) }
+}
+
 /// The functions of a unit by their addresses.
 pub(super) struct Functions(Vec<(Range<u64>, UnitOffset)>);
 
@@ -89,6 +95,7 @@ impl Functions {
                 extent.take(unit, &entries.read_attribute(*attribute)?)?;
             }
             extent.each(unit, |range| functions.push((range, at)))?;
+            check_count(functions.len())?;
         }
         functions.sort_by_key(|(range, _)| range.start);
         Ok(Functions(functions))
@@ -162,6 +169,7 @@ impl<'a> Inlining<'a> {
                     let (callee, extent) = callee(unit, &mut entries, abbreviation, at, refer)?;
                     let add = |range| places.push((around.len(), range, inlined.len()));
                     extent.each(unit, add)?;
+                    check_count(places.len())?;
                     inlined.push(callee);
                     around.push(here);
                 }

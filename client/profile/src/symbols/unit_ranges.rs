@@ -5,7 +5,7 @@ use std::ops::Range;
 use gimli::{Dwarf, Result, UnitType};
 
 use super::section::Reader;
-use super::unit_code::{Extent, Lines};
+use super::unit_code::{Extent, Lines, check_count};
 
 /// The addresses of all units, from the entry that each begins with.
 pub(super) struct UnitRanges(Vec<UnitRange>);
@@ -81,6 +81,7 @@ impl UnitRanges {
             {
                 lines.addresses().for_each(add);
             }
+            check_count(all.len())?;
         }
         all.sort_unstable_by_key(|one| (one.addresses.end, one.unit));
         let mut lowest = u64::MAX;

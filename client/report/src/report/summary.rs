@@ -88,6 +88,9 @@ pub(crate) fn outcome(profile: &Profile) -> Vec<String> {
         };
         parts.push(format!("{} {one}, {rest}", grouped(c.ticks)));
     }
+    if info.mode == Mode::Wall && c.blocked != 0 {
+        parts.push(format!("{} samples of waits", grouped(c.blocked)));
+    }
     parts.extend(c.missing.map(|missing| format!("{} missing", grouped(missing))));
     if info.mode == Mode::OffCpu {
         let whole = c.blocked_in_all();

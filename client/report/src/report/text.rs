@@ -117,7 +117,7 @@ fn write_lines(report: &Report<'_>, accounting: bool, out: &mut impl Write) -> i
         return write_accounting(report, out);
     }
     writeln!(out)?;
-    warnings::write_first(&all, columns, out)?;
+    warnings::write_first(&all, warnings::ALL, columns, out)?;
     let line = summary::accounting(profile);
     let more = format!("{line} (`report --accounting` shows all)");
     let line = if more.chars().count() <= columns { more } else { line };

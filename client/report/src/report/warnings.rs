@@ -62,9 +62,13 @@ pub(super) const HEAD: &str = "warning: ";
 /// The most that are written before the accounting is asked for.
 const FIRST: usize = 3;
 
-/// Writes the first warnings, each in at most two lines.
+/// What shows all warnings of a recording.
+pub const ALL: &str = "`report --accounting`";
+
+/// Writes the first warnings, each in at most two lines, and what shows the others.
 pub fn write_first(
     all: &[String],
+    shown_by: &str,
     columns: usize,
     out: &mut (impl Write + ?Sized),
 ) -> io::Result<()> {
@@ -74,7 +78,7 @@ pub fn write_first(
         out.write_all(text.as_bytes())?;
     }
     if all.len() > FIRST {
-        writeln!(out, "and {} more: `report --accounting` shows all warnings", all.len() - FIRST)?;
+        writeln!(out, "and {} more: {shown_by} shows all warnings", all.len() - FIRST)?;
     }
     Ok(())
 }

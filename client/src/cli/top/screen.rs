@@ -190,7 +190,7 @@ pub(super) fn run(watch: Watch<'_>, interrupt: &Interrupt, every: Duration) -> R
             // A guest that is gone does not answer, and one that is busy has much to name.
             interrupt.raise();
             if !has_ended() {
-                tell!("warning: the guest has not answered; what top started there ends by itself");
+                tell!("warning: top was still busy; what it started in the guest ends by itself");
                 std::process::exit(exit_code::SUCCESS.into());
             }
         }
@@ -489,7 +489,7 @@ impl App {
         if self.has_ended {
             parts.push("the recording has ended".to_owned());
         } else if self.newest.is_some() && self.came.elapsed() > SILENCE {
-            parts.push(format!("no answer for {}", std_duration(self.came.elapsed())));
+            parts.push(format!("nothing new for {}", std_duration(self.came.elapsed())));
         }
         if self.frozen.is_some() {
             parts.push("frozen".to_owned());

@@ -49,7 +49,7 @@ fn write_header(view: &TraceView<'_>, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{fact}")?;
     }
     match view.options.columns {
-        Some(columns) => warnings::write_first(&view.warnings(), columns, out)?,
+        Some(columns) => warnings::write_first(&view.warnings(), warnings::ALL, columns, out)?,
         None => {
             let mut all = view.warnings().into_iter();
             all.try_for_each(|warning| writeln!(out, "{}{warning}", warnings::HEAD))?;
