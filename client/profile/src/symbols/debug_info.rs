@@ -105,7 +105,7 @@ pub(super) fn endian(file: &ElfFile<'_>) -> RunTimeEndian {
     if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big }
 }
 
-/// The bytes of a section, [decompressed](decompress).
+/// The bytes of a section, decompressed.
 pub fn section_bytes<'a>(
     section: &object::Section<'a, '_, &'a ImageBytes>,
     left: &Cell<u64>,
