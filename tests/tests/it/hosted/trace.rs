@@ -407,7 +407,9 @@ fn what_costs_too_much_is_removed_and_named() {
     let written = costly(&words);
     let end = "\n\nwrote        burst.unikprof\nwrote        burst.txt\n\
                next         unikprof-client report burst.unikprof --open\n";
-    for part in ["warning: the agent removed", " of a CPU\n", "  function\n", "removed)\n", end] {
+    for part in
+        ["warning: the trace cost more than", " of a CPU\n", "  function\n", "removed)\n", end]
+    {
         assert!(written.stdout.contains(part), "{part}\nin\n{}", written.stdout);
     }
     assert!(!written.stdout.contains("  call\n"), "{}", written.stdout);
