@@ -360,7 +360,7 @@ class Page extends Shell {
   }
 
   drawAccounting() {
-    const { sum, recorded, isWhole } = this.shown;
+    const { sum, recorded, isWhole, shown } = this.shown;
     const { unit } = this.recording;
     const time = this.timeSpent();
     const names = ["running", "stolen", "blocked", "offline"];
@@ -378,8 +378,9 @@ class Page extends Shell {
       });
       if (time[1] === null) $("bar").append(element("span", { textContent: "stolen unknown" }));
     }
-    this.sumUpWarnings(isWhole ? "" : " about the whole recording");
-    $("found-in").hidden = isWhole;
+    const isAll = isWhole && shown.length === this.recording.report.vcpus.length;
+    this.sumUpWarnings(isAll ? "" : " about the whole recording");
+    $("found-in").hidden = isAll;
     $("bar").setAttribute("aria-label", $("bar").textContent);
     const ticks = ["recorded", "aged", "overflow", "lost", "masked", "idle"].filter((name) => sum[name] > 0 || name === "recorded");
     const isHeap = Boolean(this.recording.head.report.recording.interval_bytes);
