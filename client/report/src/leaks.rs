@@ -42,7 +42,7 @@ use std::collections::HashMap;
 use statrs::function::beta::beta_reg;
 use statrs::function::gamma::gamma_ur;
 
-pub use unikprof_profile::profile::{Amounts, Bounds, Held, LiveSample, NodeId};
+use unikprof_profile::profile::{Amounts, Bounds, Held, LiveSample, NodeId};
 
 mod text;
 

@@ -30,7 +30,7 @@ use unikprof_link::record::{
     self, Asked, Event, Observer, Outcome, Patience, RecordError, Request, Session, Settings,
 };
 use unikprof_profile::caller_table::{self, Prepared, Reserve};
-use unikprof_profile::printable::Printable;
+use unikprof_profile::printable::{Printable, word};
 use unikprof_profile::profile::Unwind;
 use unikprof_profile::recording::{Reading, Recording, holds};
 use unikprof_profile::symbols::{SymbolWarning, Symbolizer};
@@ -215,7 +215,7 @@ impl Conversation {
             local(describe::started(&settings, started.recording, guest))
         });
         told.inspect_err(|_| {
-            let name = describe::word(&settings.name);
+            let name = word(&settings.name);
             tell!(
                 "warning: the recording runs: `unikprof-client connect {guest} stop --name {name}` \
                  ends it and fetches it"
@@ -417,14 +417,14 @@ impl Conversation {
                  has ended",
                 Printable(text),
                 self.session.guest_words(),
-                describe::word(recording)
+                word(recording)
             ),
             Some((epoch, _)) => tell!(
                 "warning: the guest may not have learned that epoch {epoch} is saved: if so, \
                  `unikprof-client connect {} dump --name {}` brings it again, and reports of both \
                  files count it once",
                 self.session.guest_words(),
-                describe::word(recording)
+                word(recording)
             ),
         }
         let is_interrupt = outcome.incomplete.as_ref().is_some_and(RecordError::is_interrupt);

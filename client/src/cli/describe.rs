@@ -9,7 +9,7 @@ use unikprof_proto::message::{Counters, Overhead};
 
 use unikprof_link::record::{self, RecorderStatus, RecordingStatus, Session, Settings};
 use unikprof_profile::agent_info::role_name;
-pub(super) use unikprof_profile::printable::word;
+use unikprof_profile::printable::word;
 use unikprof_profile::printable::{Printable, path_word};
 use unikprof_profile::profile::{Cost, Mapping};
 use unikprof_profile::units::{duration, grouped, rate_text, size};

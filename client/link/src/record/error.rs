@@ -13,7 +13,7 @@ use unikprof_profile::printable::{Printable, word};
 use unikprof_profile::recorder_status::{MOST_RECORDINGS, NotFound};
 use unikprof_profile::recording::{EpochError, RecordingError};
 use unikprof_profile::timeline::{MomentError, RingOrderError};
-pub(super) use unikprof_profile::trace::TraceError;
+use unikprof_profile::trace::TraceError;
 use unikprof_profile::units::std_duration;
 
 /// Why a recording could not be made or fetched completely.

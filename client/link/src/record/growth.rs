@@ -11,7 +11,7 @@ use unikprof_proto::nodes;
 use super::session::Session;
 use super::{Observer, RecordError};
 use crate::connection::ConnectionError;
-pub(super) use unikprof_profile::caller_table::{Interrupted, PartialTable};
+use unikprof_profile::caller_table::{Interrupted, PartialTable};
 
 /// How often a recording is drained while rows may still be added.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

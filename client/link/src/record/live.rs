@@ -12,7 +12,7 @@ use super::{Observer, RecordError, RecordingStatus};
 use unikprof_profile::frame_reader::encoded;
 use unikprof_profile::messages::CLIENT;
 use unikprof_profile::recording::{FileEnd, FileHeader, KnownNodes, Reading, Recording, preamble};
-pub(super) use unikprof_profile::timeline::RingOrderError;
+use unikprof_profile::timeline::RingOrderError;
 
 /// Stacks are kept for this multiple of the agent's number of segments: records may refer to stacks
 /// that the agent has discarded.

@@ -13,7 +13,7 @@ use super::{Observer, RecordError};
 use crate::connection::{Connection, ConnectionError};
 use unikprof_profile::frame_reader::encoded;
 use unikprof_profile::recording::{KnownNodes, NodeOrder};
-pub(super) use unikprof_profile::timeline::{
+use unikprof_profile::timeline::{
     Extent, Moment, RingOrder, RingOrderError, RingPart, WallClock, Window,
 };
 

@@ -6,7 +6,7 @@ use unikprof_proto::message::{MAX_INTERVAL_BYTES, MIN_INTERVAL_BYTES, Start};
 
 use super::RecordError;
 use unikprof_profile::agent_info::AgentInfo;
-pub(super) use unikprof_profile::caller_table::{CallerTable, PartialTable};
+use unikprof_profile::caller_table::{CallerTable, PartialTable};
 use unikprof_profile::profile::Unwind;
 use unikprof_profile::units;
 

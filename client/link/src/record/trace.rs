@@ -22,7 +22,7 @@ use unikprof_profile::frame_reader;
 use unikprof_profile::recording::{
     FileCaller, FileFunction, FileTrace, KnownNodes, RecordingWriter,
 };
-pub(super) use unikprof_profile::trace::{Order, TraceError};
+use unikprof_profile::trace::{Order, TraceError};
 
 const DOING: &str = TRACING;
 

@@ -265,12 +265,13 @@ impl<'a> DebugInfo<'a> {
 
     /// The debug information of an address: of several units, the first has it.
     fn at(&self, address: u64) -> impl Iterator<Item = Result<Found<'a>, gimli::Error>> {
-        let units = move || self.ranges.find(address).filter_map(|at| self.scopes.unit(at));
-        for (at, unit) in units() {
+        let units = self.ranges.find(address).filter_map(|at| self.scopes.unit(at));
+        let units: Vec<_> = units.collect();
+        for (at, unit) in &units {
             // What is wrong with it is told below.
-            let _ = self.split(at, &unit);
+            let _ = self.split(*at, unit);
         }
-        units().filter_map(move |(at, unit)| {
+        units.into_iter().filter_map(move |(at, unit)| {
             let find = || {
                 let mut found = Found { split: self.split(at, &unit)?, unit, function: None };
                 let (scopes, scoped) = found.functions(&self.scopes);

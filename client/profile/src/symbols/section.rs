@@ -56,9 +56,8 @@ impl<'a> Section<'a> {
         };
         let stored = section.compressed_file_range()?;
         let end = stored.offset.saturating_add(stored.compressed_size);
-        let file_with = |bytes: &'a ImageBytes| bytes.file_with(&(stored.offset..end));
-        let plain = Some(()).filter(|()| stored.format == CompressionFormat::None);
-        let in_file = plain.and_then(|()| bytes.and_then(file_with));
+        let plain = bytes.filter(|_| stored.format == CompressionFormat::None);
+        let in_file = plain.and_then(|bytes| bytes.file_with(&(stored.offset..end)));
         Ok(match (in_file, usize::try_from(stored.compressed_size)) {
             // Others take no more memory whole, and less time.
             (Some(found), Ok(length)) if length > MAX_BLOCKS * BLOCK => {
@@ -162,7 +161,7 @@ impl Reader<'_> {
         Ok(bytes)
     }
 
-    /// The text, with replacements for what is none; empty if it cannot be read.
+    /// The text, with a replacement for each part that is not UTF-8; empty if it cannot be read.
     pub(super) fn text(&self) -> String {
         self.to_string_lossy().unwrap_or_default().into_owned()
     }

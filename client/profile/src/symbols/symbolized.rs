@@ -439,7 +439,7 @@ impl Names {
         self.in_guest.entry(image).or_insert_with(|| path.to_owned());
     }
 
-    /// The function of this name in the image, a new one if there is none.
+    /// The function of this name in the image; it is made if it is new.
     pub fn function(&mut self, image: Option<ImageId>, raw_name: &str) -> FunctionId {
         self.function_in(image, None, raw_name, None)
     }
@@ -485,7 +485,7 @@ impl Names {
         id
     }
 
-    /// The file of this path, a new one if there is none.
+    /// The file of this path; it is made if it is new.
     pub fn file(&mut self, path: &str) -> FileId {
         if let Some(id) = self.file_ids.get(path) {
             return *id;

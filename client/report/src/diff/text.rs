@@ -53,8 +53,7 @@ pub(super) fn write(
     out.write_all(text.as_bytes())?;
     write_functions(of, top, columns, out)?;
     writeln!(out)?;
-    let columns_of_warnings = columns.unwrap_or(DEFAULT_COLUMNS);
-    warnings::write_first(of.warnings(), "`diff --format json`", columns_of_warnings, out)?;
+    warnings::write_first(of.warnings(), "`--json`", columns.unwrap_or(DEFAULT_COLUMNS), out)?;
     let mut text = String::new();
     let result = said("result").filter(|_| no_cause.is_none());
     let accounting = [result, said("compared"), said("power")].into_iter().flatten();

@@ -13,7 +13,7 @@ use unikprof_proto::caller_table::{Base, Caller, Rule};
 use super::check::part_of;
 use unikprof_profile::caller_table::rules_of_frames;
 use unikprof_profile::printable::Printable;
-pub(super) use unikprof_profile::profile::{
+use unikprof_profile::profile::{
     AddressKind, Architecture, Frame, FrameId, NodeId, Profile, Unwind,
 };
 use unikprof_profile::symbols::{FunctionId, FunctionKind, Symbolized, Symbolizer};

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Growing, Growth, Rejected, Rule};
 use crate::report::shorten;
 use unikprof_profile::printable::Printable;
-pub(super) use unikprof_profile::profile::{Bounds, NodeId};
+use unikprof_profile::profile::{Bounds, NodeId};
 use unikprof_profile::symbols::{Symbol, Symbolized};
 use unikprof_profile::units::{duration, grouped, size};
 

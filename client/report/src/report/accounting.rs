@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::units::{amount, date, duration, grouped, share, size};
 use unikprof_profile::printable::Printable;
-pub(crate) use unikprof_profile::profile::{
+use unikprof_profile::profile::{
     Counters, FromRing, Merged, Mode, RecordingInfo, TimeSpan, Unit, Unwind,
 };
 

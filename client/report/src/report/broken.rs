@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use unikprof_profile::printable::Printable;
-pub(crate) use unikprof_profile::profile::{Frame, FrameId, NodeId, SpecialFrame};
+use unikprof_profile::profile::{Frame, FrameId, NodeId, SpecialFrame};
 use unikprof_profile::symbols::{FunctionKind, Symbolized};
 
 /// An image in which stacks break, and the functions in which they break most.

@@ -18,9 +18,7 @@ use super::text::{Figures, label_name};
 use super::uncertainty::{Recorded, Unplaced};
 use super::units::{amount_with_unit, grouped};
 use unikprof_profile::printable::Printable;
-pub(super) use unikprof_profile::profile::{
-    Frame, Interval, NodeId, SpecialFrame, StackTree, Unit,
-};
+use unikprof_profile::profile::{Frame, Interval, NodeId, SpecialFrame, StackTree, Unit};
 use unikprof_profile::symbols::{Called, Function, FunctionId, Symbolized};
 
 /// The most names that an error lists.

@@ -6,9 +6,7 @@ use super::seconds::TOLD_FROM_NS;
 use super::shorten;
 use super::units::{duration, grouped};
 use unikprof_profile::printable::Printable;
-pub(super) use unikprof_profile::timeline::{
-    CounterSeries, SpanTable, Timeline, Window, sparkline,
-};
+use unikprof_profile::timeline::{CounterSeries, SpanTable, Timeline, Window, sparkline};
 
 /// The most columns of a counter's line over time.
 const LINE: usize = 40;

@@ -1,6 +1,6 @@
 //! Selects the stacks that are shown.
 
-pub(super) use unikprof_profile::profile::{FrameId, Mode, NodeId, Profile};
+use unikprof_profile::profile::{FrameId, Mode, NodeId, Profile};
 use unikprof_profile::symbols::{Function, FunctionKind, Symbol, Symbolized};
 
 use super::heap::without_allocator;

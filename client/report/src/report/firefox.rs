@@ -24,7 +24,7 @@ use super::moments::{Counted, Moment, Moments, UNTIMED};
 use super::{COMPRESSION, Report, ReportError, text, title};
 use marker::Markers;
 pub use tables::library_key;
-pub(super) use unikprof_profile::profile::{NodeId, SpecialFrame, Unit};
+use unikprof_profile::profile::{NodeId, SpecialFrame, Unit};
 use unikprof_profile::symbols::{FunctionKind, Symbol};
 use unikprof_profile::timeline::Window;
 

@@ -17,7 +17,7 @@ use unikprof_profile::profile::{
     Amounts, Counters, Estimate, Interval, Measure, Mode, NodeId, Profile, RecordingInfo, Unit,
 };
 use unikprof_profile::symbols::{FunctionKind, Symbolized, allocator_depth};
-pub use unikprof_profile::timeline::CounterSeries;
+use unikprof_profile::timeline::CounterSeries;
 
 /// If names get fewer columns than this, the figures of the own share go.
 const NAME_COLUMNS: usize = 36;

@@ -162,7 +162,7 @@ use super::functions::FunctionRow;
 use super::shares::{JsonShares, Shares};
 use super::uncertainty::{LongRun, Of};
 use super::{FunctionName, Report, heap, json_time, warnings};
-pub(crate) use unikprof_profile::profile::{
+use unikprof_profile::profile::{
     Cost, Counters, Distribution, FromRing, Merged, Runstate, VcpuStats,
 };
 use unikprof_profile::symbols::FunctionKind;

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use unikprof_profile::printable::Printable;
-pub(crate) use unikprof_profile::profile::{Frame, FrameId, NodeId, Profile, SpecialFrame};
+use unikprof_profile::profile::{Frame, FrameId, NodeId, Profile, SpecialFrame};
 use unikprof_profile::symbols::{FunctionKind, Symbolized};
 
 /// What the stacks that carry a mark hold, in the mode's unit.

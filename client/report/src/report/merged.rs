@@ -3,7 +3,7 @@
 //! The merged tree is never built. It is walked depth first, and subtrees too small to be shown are
 //! skipped, so its size does not matter.
 
-pub(super) use unikprof_profile::profile::{ChildLists, FrameId, NodeId, Sample};
+use unikprof_profile::profile::{ChildLists, FrameId, NodeId, Sample};
 
 use super::Report;
 use super::labels::LabelId;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::page::Stacks;
 use super::{Report, TimelineView};
-pub(super) use unikprof_profile::profile::NodeId;
+use unikprof_profile::profile::NodeId;
 use unikprof_profile::timeline::{Outcome, SpanOf, Tick};
 
 /// A sample or a wait that a report shows.

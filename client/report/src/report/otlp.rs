@@ -23,7 +23,7 @@ use super::filter::shown_symbols;
 use super::moments::Moments;
 use super::{Report, text};
 use unikprof_profile::printable::Printable;
-pub(super) use unikprof_profile::profile::{Frame, FrameId, Mode, NodeId, Unit};
+use unikprof_profile::profile::{Frame, FrameId, Mode, NodeId, Unit};
 use unikprof_profile::symbols::{FileId, FunctionId};
 use unikprof_profile::timeline::{SpanOf, TraceIds};
 

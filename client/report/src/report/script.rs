@@ -24,7 +24,7 @@ use super::folded::foldable_names;
 use super::labels::LabelId;
 use super::{Report, TimelineView};
 use unikprof_profile::printable::Printable;
-pub(super) use unikprof_profile::profile::{Mode, NodeId};
+use unikprof_profile::profile::{Mode, NodeId};
 use unikprof_profile::timeline::{Outcome, Tick};
 
 /// How the lines look.

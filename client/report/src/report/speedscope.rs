@@ -14,7 +14,7 @@ use super::moments::{Counted, Moments, UNTIMED};
 use super::script::root_first;
 use super::{Report, ReportError, title};
 use unikprof_profile::printable::Printable;
-pub(super) use unikprof_profile::profile::{NodeId, Unit};
+use unikprof_profile::profile::{NodeId, Unit};
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 

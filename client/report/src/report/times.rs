@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::units::{duration, grouped, share, two_digits};
 use unikprof_profile::printable::Printable;
-pub(super) use unikprof_profile::profile::{Cost, Distribution, Profile, RecordingInfo, Runstate};
+use unikprof_profile::profile::{Cost, Distribution, Profile, RecordingInfo, Runstate};
 
 /// The longest bar of the histogram, in columns.
 const BAR: u64 = 40;

@@ -8,10 +8,10 @@ use serde::Serialize;
 use super::Report;
 use super::labels::LabelId;
 use crate::diff::statistics;
-pub(crate) use unikprof_profile::profile::{
+use unikprof_profile::profile::{
     Counters, Frame, Interval, Mode, NodeId, Profile, SpecialFrame, Unit,
 };
-pub(crate) use unikprof_profile::timeline::Slice;
+use unikprof_profile::timeline::Slice;
 use unikprof_profile::units::{grouped, sum};
 
 /// From this share of samples without a known place on, intervals include what these could change.

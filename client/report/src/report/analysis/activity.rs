@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::super::uncertainty::distinct_labels;
 use super::{Subject, Time};
-pub(super) use unikprof_profile::profile::NodeId;
+use unikprof_profile::profile::NodeId;
 use unikprof_profile::timeline::Window;
 
 /// Samples, by the functions on their stacks.

@@ -11,7 +11,7 @@ use statrs::distribution::{ContinuousCDF as _, Normal};
 
 use super::activity::{Tally, stacks_in};
 use super::{CHANCE, FEW, Finding, Found, Subject, Time, WindowOf, listed, score};
-pub(super) use unikprof_profile::profile::NodeId;
+use unikprof_profile::profile::NodeId;
 use unikprof_profile::timeline::Window;
 use unikprof_profile::units::percent;
 

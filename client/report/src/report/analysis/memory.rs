@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::super::uncertainty::{Recorded, Unplaced};
 use super::text::with_interval;
 use super::{FEW, Finding, Found, Subject, score};
-pub(super) use unikprof_profile::profile::NodeId;
+use unikprof_profile::profile::NodeId;
 use unikprof_profile::symbols::{MemoryWork as Kind, memory_work as kind_of};
 use unikprof_profile::units::percent;
 

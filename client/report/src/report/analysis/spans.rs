@@ -6,8 +6,8 @@ use super::activity::Tally;
 use super::{Finding, Found, Subject, Time, WindowOf, listed, score};
 use crate::finding::Figure;
 use unikprof_profile::printable::Printable;
-pub(super) use unikprof_profile::profile::NodeId;
-pub(super) use unikprof_profile::timeline::{Nesting, SpanTable, Window, any_contains, union};
+use unikprof_profile::profile::NodeId;
+use unikprof_profile::timeline::{Nesting, SpanTable, Window, any_contains, union};
 use unikprof_profile::units::{duration, grouped, percent};
 
 pub(super) const RULE: &str = "slow span";

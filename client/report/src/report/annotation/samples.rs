@@ -4,7 +4,7 @@ use super::super::Report;
 use super::super::shares::Shares;
 use super::super::uncertainty::{Recorded, Unplaced};
 use super::instructions::{self, Instruction};
-pub(super) use unikprof_profile::profile::{Frame, FrameId, NodeId, SpecialFrame};
+use unikprof_profile::profile::{Frame, FrameId, NodeId, SpecialFrame};
 use unikprof_profile::symbols::MappedAddress;
 
 pub(super) struct Counted {

@@ -15,9 +15,7 @@ use super::{Categories, Sample, Track};
 use crate::report::Report;
 use crate::report::filter::shown_symbols;
 use unikprof_profile::printable::Printable;
-pub(super) use unikprof_profile::profile::{
-    BuildId, Frame, FrameId, Mapping, NodeId, SpecialFrame, Unit,
-};
+use unikprof_profile::profile::{BuildId, Frame, FrameId, Mapping, NodeId, SpecialFrame, Unit};
 use unikprof_profile::symbols::{FileId, FunctionId, Symbol};
 
 /// How the file calls an image.

@@ -5,7 +5,7 @@ use crate::report::Report;
 use crate::report::labels::LabelId;
 use crate::report::merged::{InlinedNode, Merged, Visitor};
 use crate::report::page::recordings::shown;
-pub(super) use unikprof_profile::profile::{FrameId, NodeId};
+use unikprof_profile::profile::{FrameId, NodeId};
 
 /// The places of the shown stacks in a walk from the roots: a function's callees follow it, by
 /// their names.
