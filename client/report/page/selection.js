@@ -39,9 +39,6 @@ export class Recording {
     this.report = head.report;
     this.time = head.time;
     this.vcpus = head.vcpus;
-    this.report.vcpus.forEach(({ counters }, at) => {
-      [counters.missing, counters.missing_blocked] = head.missing[at];
-    });
     this.labels = head.labels.map(([name, kind, image, file, line]) => ({
       name,
       kind,

@@ -33,7 +33,6 @@ pub(crate) use columns::Columns;
 use columns::{Column, zigzag};
 use recordings::{RecordingHead, Shown, shown};
 pub(super) use stacks::Stacks;
-use unikprof_profile::profile::VcpuStats;
 use unikprof_profile::timeline::{Nesting, Outcome, Ring, Timeline, What};
 use unikprof_profile::units::date;
 
@@ -177,8 +176,6 @@ struct Head<'a, R> {
     names: Vec<String>,
     /// Each vCPU of the recording's counts.
     vcpus: Vec<u32>,
-    /// By vCPU, how many samples are missing, and of them those of blocked time.
-    missing: Vec<(Option<i64>, Option<i64>)>,
     /// The labels of the functions that nearly all samples share, the outermost first.
     shared: Vec<LabelId>,
     started: Option<String>,
@@ -240,7 +237,6 @@ fn write_report(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     let recording = profile.recording();
     let analysis = Analysis::of(report);
     let (shared, _) = text::in_order(report, report.functions(), &analysis);
-    let missing = |stats: &VcpuStats| (stats.counters.missing, stats.counters.missing_blocked);
     let (labels, images, files) = labels(report);
     let head = Head {
         report: json::document(report, &[], Some(&analysis)),
@@ -249,7 +245,6 @@ fn write_report(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
         files,
         names: names.into_iter().collect(),
         vcpus: profile.vcpus().iter().map(|v| v.vcpu).collect(),
-        missing: profile.vcpus().iter().map(missing).collect(),
         shared: shared.iter().map(|row| row.label).collect(),
         started: recording.started_unix_ns.and_then(date),
         time,
