@@ -441,7 +441,8 @@ impl RecordingCells {
     /// The vCPU's clocks at `at_ns`, when its times were `times`, of which `now` is a later
     /// snapshot. A tick may not read run states, so they are not known of that moment: the time
     /// since then that the vCPU neither ran nor slept is taken from the stolen time of the epoch,
-    /// and from the offline time if there is more.
+    /// and from its offline time if there is more. A host may count a wait for a processor only
+    /// when it ends, so there can be more than was counted: of that nothing is taken.
     pub(crate) fn earlier(&self, mut now: Snapshot, at_ns: u64, times: Times) -> Snapshot {
         let mut left_ns = now.at_ns.saturating_sub(at_ns);
         if let Some(state) = &mut now.runstate
@@ -450,14 +451,13 @@ impl RecordingCells {
             let began = self.boundary(self.epoch()).runstate.unwrap_or_default();
             let ran_ns = now.running_ns.saturating_sub(times.running_ns);
             let slept_ns = now.blocked_ns.saturating_sub(times.blocked_ns);
-            let stolen_ns = state.runnable_ns.saturating_sub(began.runnable_ns);
-            for (time, most_ns) in [
-                (&mut state.running_ns, ran_ns),
-                (&mut state.blocked_ns, slept_ns),
-                (&mut state.runnable_ns, stolen_ns),
-                (&mut state.offline_ns, u64::MAX),
+            for (time, began_ns, most_ns) in [
+                (&mut state.running_ns, began.running_ns, ran_ns),
+                (&mut state.blocked_ns, began.blocked_ns, slept_ns),
+                (&mut state.runnable_ns, began.runnable_ns, u64::MAX),
+                (&mut state.offline_ns, began.offline_ns, u64::MAX),
             ] {
-                let taken_ns = left_ns.min(most_ns).min(*time);
+                let taken_ns = left_ns.min(most_ns).min(time.saturating_sub(began_ns));
                 *time -= taken_ns;
                 left_ns -= taken_ns;
             }
@@ -622,6 +622,8 @@ pub(crate) fn times(snapshot: &Snapshot) -> Times {
 mod tests {
     extern crate std;
 
+    use unikprof_proto::message::Runstate;
+
     use super::*;
     use crate::count::sampler::Delivery;
 
@@ -744,6 +746,34 @@ mod tests {
         vcpu.times.blocked_ns += PERIOD / 2;
         let (at_ns, times) = vcpu.recording.until_end(13 * PERIOD, vcpu.times);
         assert_eq!((at_ns, times.blocked_ns), (10 * PERIOD, 8 * PERIOD + PERIOD / 2));
+    }
+
+    /// Guards against run states that run backwards: the end of a recording is noticed late by
+    /// another vCPU, this one waits for a processor, and the host has not counted that yet.
+    #[test]
+    fn an_end_that_is_noticed_late_takes_no_run_state_before_the_epoch() {
+        let vcpu = Vcpu::sampled(false);
+        let state = Runstate {
+            running_ns: 7 * PERIOD,
+            runnable_ns: 3 * PERIOD,
+            blocked_ns: 2 * PERIOD,
+            offline_ns: 90 * PERIOD,
+        };
+        let began = Snapshot {
+            at_ns: 100 * PERIOD,
+            running_ns: 7 * PERIOD,
+            runstate: Some(state),
+            ..Snapshot::default()
+        };
+        vcpu.recording.turn(2, false, began);
+        // The run states were read first: the vCPU ran before the other clock was read.
+        let now = Snapshot { at_ns: 140 * PERIOD, running_ns: 9 * PERIOD, ..began };
+        let end = vcpu.recording.earlier(now, 101 * PERIOD, Times::default());
+        assert_eq!(end.runstate, Some(state), "nothing of it is of this epoch");
+
+        let now = Snapshot { runstate: Some(Runstate { offline_ns: 92 * PERIOD, ..state }), ..now };
+        let end = vcpu.recording.earlier(now, 139 * PERIOD, Times::default());
+        assert_eq!(end.runstate.map(|state| state.offline_ns), Some(91 * PERIOD));
     }
 
     /// Guards against blocked time that is counted twice: others have counted more than there was,

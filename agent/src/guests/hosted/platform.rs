@@ -153,9 +153,10 @@ impl Hosted {
         let Some(cells) = self.cells.get(vcpu as usize) else {
             return;
         };
-        let (ran_ns, waited_ns) = self.own_times(cells);
-        // From now on the signal handler does nothing in this thread.
+        // From now on the signal handler does nothing in this thread: what it reads later would be
+        // more than what is kept.
         VCPU.set((NO_VCPU, core::ptr::null_mut()));
+        let (ran_ns, waited_ns) = self.own_times(cells);
         let mut threads = self.threads();
         let Some(state) = threads.get_mut(vcpu as usize) else {
             return;
