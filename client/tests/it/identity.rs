@@ -387,7 +387,13 @@ fn main() {
 
 #[test]
 fn instances_of_a_generic_function_are_one_and_closures_are_not() {
-    let options = ["-g", "-O", "-Clink-arg=-no-pie", "-Crelocation-model=static"];
+    for split in ["off", "unpacked", "packed"] {
+        instances_and_closures(&format!("-Csplit-debuginfo={split}"));
+    }
+}
+
+fn instances_and_closures(split: &str) {
+    let options = ["-g", "-O", "-Clink-arg=-no-pie", "-Crelocation-model=static", split];
     let program = Program::build("rustc", "rs", RUST, &options);
     use object::{Object as _, ObjectSymbol as _};
     let bytes = fs::read(&program.path).unwrap();
@@ -407,5 +413,5 @@ fn instances_of_a_generic_function_are_one_and_closures_are_not() {
     let mut names = names_of(&program.path, Vec::new(), &closures);
     names.sort();
     let closure = |line: u32| format!("program::main::{{{{closure}}}} (program.rs:{line})");
-    assert_eq!(names, [closure(10), closure(9)]);
+    assert_eq!(names, [closure(10), closure(9)], "{split}");
 }

@@ -415,12 +415,38 @@ main:
     assert!(warnings.contains("is damaged"), "{warnings}");
 }
 
+/// Guards the names of all functions against one unit that cannot be read.
+#[test]
+fn a_damaged_unit_costs_no_names_of_others() {
+    let damaged = r#"
+__asm__(
+    ".section .debug_abbrev, \"\", @progbits\n"
+    ".Ldamaged:\n"
+    ".byte 1, 0x11, 0, 0x55, 0x17, 0, 0, 0\n"
+    ".section .debug_info, \"\", @progbits\n"
+    ".long .Lend - .Lbegin\n"
+    ".Lbegin: .value 5\n"
+    ".byte 1, 8\n"
+    ".long .Ldamaged\n"
+    ".byte 1\n"
+    ".long 0x7fffffff\n"
+    ".Lend:\n"
+    ".text\n");
+"#;
+    let source = format!("{damaged}{C_SOURCE}");
+    let program = Program::build("cc", "c", &source, &["-g", "-O2", "-gdwarf-5", "-no-pie"]);
+    let recorded = profile(program.mappings(0), program.function("outer").map(Frame::leaf));
+    let (names, _) = deepest(&program, &recorded);
+    assert_eq!(names, ["innermost", "middle", "outer"]);
+}
+
 /// Guards names that could be anybody's: functions that were only inlined have no mangled name to
 /// tell their scopes.
 #[test]
 fn inlined_cpp_functions_are_named_with_their_scopes() {
-    for debug in ["-g", "-gsplit-dwarf"] {
-        let options = ["-O2", "-g", debug, "-Wl,--build-id"];
+    // Units of types are in sections of the same name as that of the code.
+    for debug in [&["-g"][..], &["-gsplit-dwarf"], &["-gsplit-dwarf", "-fdebug-types-section"]] {
+        let options = [&["-O2", "-g", "-gdwarf-5", "-Wl,--build-id"], debug].concat();
         cpp_scopes(&Program::build("c++", "cpp", INLINED_CPP_SOURCE, &options));
     }
 }

@@ -89,7 +89,7 @@ impl<'a> DebugSections<'a> {
             ranges: UnitRanges::read(&dwarf)?,
             sections: self,
             package: self.split.package(),
-            scopes: Scopes::of(Arc::new(dwarf)),
+            scopes: Scopes::of(Arc::new(dwarf), None),
             split: RefCell::default(),
             source_paths: OnceCell::new(),
             starts: RefCell::default(),
@@ -314,19 +314,19 @@ impl<'a> DebugInfo<'a> {
     }
 
     /// What a unit has in another file.
-    fn split(&self, at: usize, scoped: &ScopedUnit<'a>) -> Split<'a> {
+    fn split(&self, at: usize, scoped: &Rc<ScopedUnit<'a>>) -> Split<'a> {
         let Some(id) = scoped.unit.dwo_id else { return Ok(None) };
         if let Some(known) = self.split.borrow().get(&at) {
             return known.clone();
         }
         let dwarf = self.scopes.dwarf();
         let package = self.package.as_ref();
-        let packed = package.and_then(|package| package.find_cu(id, dwarf).ok()?).map(Arc::new);
+        let packed = package.and_then(|package| package.find_cu(id, dwarf).ok()?);
         let read = || {
             let files = &self.sections.split;
             let found = packed.map(|packed| Ok(Some(packed)));
             let found = found.unwrap_or_else(|| files.unit(id, &scoped.unit, dwarf))?;
-            found.map_or(Ok(None), |found| SplitUnit::of(found, &scoped.unit))
+            found.map_or(Ok(None), |found| SplitUnit::of(found, scoped, dwarf))
         };
         let read = read().map(|read| read.map(Rc::new));
         self.split.borrow_mut().insert(at, read.clone());

@@ -20,7 +20,7 @@ use super::debug_info::Declared;
 use super::demangle::without_generics;
 use super::section::Reader;
 use super::source_paths::without_dots;
-use super::unit_code::{Functions, Inlining, Lines, name_at};
+use super::unit_code::{Functions, Inlining, Lines, name_at, path};
 
 /// More scopes around a function, and more references from an entry to its declaration, than any
 /// program has.
@@ -45,6 +45,8 @@ pub(super) struct Scopes<'a> {
     kept: Cell<usize>,
     /// Those of the file that others share with this one.
     shared: Option<Box<Scopes<'a>>>,
+    /// The unit of another file that this file has the rest of.
+    rest_of: Option<Rc<ScopedUnit<'a>>>,
     /// By the offset of the function's entry.
     paths: RefCell<HashMap<usize, Option<Rc<str>>>>,
     declared: RefCell<HashMap<usize, Option<Rc<Declared>>>>,
@@ -71,15 +73,18 @@ struct Named<'a> {
 }
 
 impl<'a> Scopes<'a> {
-    pub(super) fn of(dwarf: Arc<Dwarf<Reader<'a>>>) -> Scopes<'a> {
+    pub(super) fn of(
+        dwarf: Arc<Dwarf<Reader<'a>>>,
+        rest_of: Option<Rc<ScopedUnit<'a>>>,
+    ) -> Scopes<'a> {
         let mut units = Vec::new();
         let mut headers = dwarf.units();
         while let Ok(Some(header)) = headers.next() {
             units.push(header);
         }
-        let shared = dwarf.sup.clone().map(|shared| Box::new(Scopes::of(shared)));
+        let shared = dwarf.sup.clone().map(|shared| Box::new(Scopes::of(shared, None)));
         let (recent, kept, paths, declared) = Default::default();
-        Scopes { dwarf, units, recent, kept, shared, paths, declared }
+        Scopes { dwarf, units, recent, kept, shared, rest_of, paths, declared }
     }
 
     pub(super) fn dwarf(&self) -> &Arc<Dwarf<Reader<'a>>> {
@@ -246,17 +251,8 @@ impl<'a> Scopes<'a> {
             AttributeValue::FileIndex(index) => index,
             value => value.udata_value()?,
         };
-        let text = |value| Some(self.dwarf.attr_string(unit, value).ok()?.text());
         let header = unit.line_program.as_ref()?.header();
-        let file = header.file(file)?;
-        let mut path = text(file.path_name())?;
-        let folder = file.directory(header).and_then(text);
-        let home = unit.comp_dir.map(|home| home.text());
-        for above in folder.into_iter().chain(home) {
-            if !path.starts_with('/') {
-                path = format!("{above}/{path}");
-            }
-        }
+        let path = path(unit.unit_ref(&self.dwarf), header.file(file)?, header).ok()?;
         // Rust's closures have a number in the order of the source.
         let name = entry.attr_value(DW_AT_name);
         let name = name.and_then(|name| self.dwarf.attr_string(unit, name).ok());
@@ -294,7 +290,7 @@ impl<'a> Scopes<'a> {
                 kept -= length(recent.remove(0).0);
             }
             self.kept.set(kept);
-            ScopedUnit::read(&self.dwarf, *header).map(Rc::new)
+            ScopedUnit::read(&self.dwarf, *header, self.rest_of.as_deref()).map(Rc::new)
         });
         recent.push((number, unit.clone()));
         Some((header.offset().0, unit?))
@@ -302,11 +298,20 @@ impl<'a> Scopes<'a> {
 }
 
 impl<'a> ScopedUnit<'a> {
-    fn read(dwarf: &Dwarf<Reader<'a>>, header: UnitHeader<Reader<'a>>) -> Option<ScopedUnit<'a>> {
-        ScopedUnit::of(dwarf.unit(header).ok()?)
-    }
-
-    pub(super) fn of(unit: Unit<Reader<'a>>) -> Option<ScopedUnit<'a>> {
+    fn read(
+        dwarf: &Dwarf<Reader<'a>>,
+        header: UnitHeader<Reader<'a>>,
+        rest_of: Option<&ScopedUnit<'a>>,
+    ) -> Option<ScopedUnit<'a>> {
+        let mut unit = dwarf.unit(header).ok()?;
+        if let Some(ScopedUnit { unit: first, .. }) = rest_of {
+            unit.copy_relocated_attributes(first);
+            // Files are then numbered as in the line table of the first.
+            if unit.line_program.is_none() {
+                unit.line_program.clone_from(&first.line_program);
+                unit.comp_dir = unit.comp_dir.or(first.comp_dir);
+            }
+        }
         let mut root = unit.entries();
         let root = root.next_dfs().ok()??;
         let language = root.attr_value(DW_AT_language);

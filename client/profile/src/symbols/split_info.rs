@@ -6,12 +6,16 @@
 
 use std::cell::{Cell, OnceCell};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
-use gimli::{Dwarf, DwarfFileType, DwarfPackage, DwarfPackageSections, DwarfSections, DwoId, Unit};
-use object::Object;
+use gimli::{
+    Dwarf, DwarfFileType, DwarfPackage, DwarfPackageSections, DwarfSections, DwoId, Reader as _,
+    Section as _, Unit, UnitHeader, UnitType,
+};
+use object::{Object, ObjectSection as _};
 
-use super::debug_info::endian;
+use super::debug_info::{endian, section_bytes};
 use super::image::{Image, open_image};
 use super::image_bytes::ElfFile;
 use super::scopes::{ScopedUnit, Scopes};
@@ -89,13 +93,12 @@ impl SplitInfo {
     /// # Errors
     ///
     /// If the unit does not tell its name.
-    #[expect(clippy::arc_with_non_send_sync, reason = "gimli shares files by an Arc")]
     pub(super) fn unit<'a>(
         &'a self,
         id: DwoId,
         unit: &Unit<Reader<'a>>,
         parent: &Dwarf<Reader<'a>>,
-    ) -> gimli::Result<Option<Arc<Dwarf<Reader<'a>>>>> {
+    ) -> gimli::Result<Option<Dwarf<Reader<'a>>>> {
         let folder = unit.comp_dir.map(|folder| folder.text()).unwrap_or_default();
         let Some(name) = unit.dwo_name()? else { return Ok(None) };
         let name = parent.attr_string(unit, name)?.text();
@@ -117,7 +120,7 @@ impl SplitInfo {
         let sections = place.get_or_init(|| sections);
         let mut dwarf = sections.borrow(Section::reader);
         dwarf.make_dwo(parent);
-        Ok(Some(Arc::new(dwarf)))
+        Ok(Some(dwarf))
     }
 
     /// Where a file may be that is named from a folder: there, and beside the image.
@@ -137,43 +140,68 @@ fn base(path: &(impl AsRef<Path> + ?Sized)) -> &std::ffi::OsStr {
     path.as_ref().file_name().unwrap_or_default()
 }
 
-/// The bytes of a section; a damaged one is empty, as it is where a file has none.
+/// The bytes of a section; a damaged one is empty, as it is where a file has none. Compilers put
+/// each unit of types into a section of the same name: these follow one another.
 fn section(
     file: &ElfFile<'_>,
     name: Option<&str>,
     left: &Cell<u64>,
 ) -> Result<Bytes, gimli::Error> {
-    let section = name.and_then(|name| file.section_by_name(name));
-    let section = section.and_then(|section| Section::of(file, &section, left).ok());
-    let empty = || Section::whole(Default::default(), endian(file));
-    Ok(section.map_or_else(empty, Section::into_owned))
+    let sections = file.sections().filter(|section| name.is_some() && section.name().ok() == name);
+    let sections: Vec<_> = sections.collect();
+    let read = match &sections[..] {
+        [one] => Section::of(file, one, left).ok().map(Section::into_owned),
+        several => {
+            let bytes = several.iter().map(|one| section_bytes(one, left).ok());
+            let bytes = bytes.collect::<Option<Vec<_>>>().map(|bytes| bytes.concat());
+            bytes.map(|bytes| Section::whole(bytes.into(), endian(file)))
+        }
+    };
+    Ok(read.unwrap_or_else(|| Section::whole(Default::default(), endian(file))))
 }
 
 /// The identity of the unit in a `.dwo` file.
 fn id_of(sections: &DwarfSections<Bytes>) -> Option<DwoId> {
     let mut dwarf = sections.borrow(Section::reader);
     dwarf.file_type = DwarfFileType::Dwo;
-    let header = dwarf.units().next().ok()??;
-    dwarf.unit(header).ok()?.dwo_id
+    dwarf.unit(with_code(&dwarf).ok()??).ok()?.dwo_id
+}
+
+/// The first unit that is none of types.
+fn with_code<'a>(dwarf: &Dwarf<Reader<'a>>) -> gimli::Result<Option<UnitHeader<Reader<'a>>>> {
+    let is_code = |header: &UnitHeader<_>| {
+        !matches!(header.type_(), UnitType::Type { .. } | UnitType::SplitType { .. })
+    };
+    let mut units = dwarf.units();
+    while let Some(header) = units.next()? {
+        if is_code(&header) {
+            return Ok(Some(header));
+        }
+    }
+    Ok(None)
 }
 
 /// A unit in another file.
 pub(super) struct SplitUnit<'a> {
     /// Those of that file.
     pub(super) scopes: Scopes<'a>,
-    pub(super) unit: ScopedUnit<'a>,
+    pub(super) unit: Rc<ScopedUnit<'a>>,
 }
 
 impl<'a> SplitUnit<'a> {
-    /// The first unit of a file, which `unit` names.
+    /// The unit of a file which a unit of `parent` names.
+    #[expect(clippy::arc_with_non_send_sync, reason = "gimli shares files by an Arc")]
     pub(super) fn of(
-        file: Arc<Dwarf<Reader<'a>>>,
-        unit: &Unit<Reader<'a>>,
+        mut file: Dwarf<Reader<'a>>,
+        unit: &Rc<ScopedUnit<'a>>,
+        parent: &Dwarf<Reader<'a>>,
     ) -> gimli::Result<Option<SplitUnit<'a>>> {
-        let Some(header) = file.units().next()? else { return Ok(None) };
-        let mut split = file.unit(header)?;
-        split.copy_relocated_attributes(unit);
-        let unit = ScopedUnit::of(split).ok_or(gimli::Error::MissingUnitDie)?;
-        Ok(Some(SplitUnit { scopes: Scopes::of(file), unit }))
+        let Some(header) = with_code(&file)? else { return Ok(None) };
+        if file.debug_line_str.reader().is_empty() {
+            file.debug_line_str = parent.debug_line_str.clone();
+        }
+        let scopes = Scopes::of(Arc::new(file), Some(Rc::clone(unit)));
+        let (_, unit) = scopes.unit(header.offset().0).ok_or(gimli::Error::MissingUnitDie)?;
+        Ok(Some(SplitUnit { scopes, unit }))
     }
 }

@@ -345,7 +345,8 @@ impl Lines {
     }
 }
 
-fn path<'a>(
+/// The path of a file of a unit's line table.
+pub(super) fn path<'a>(
     unit: Unit<'_, 'a>,
     file: &gimli::FileEntry<Reader<'a>>,
     header: &gimli::LineProgramHeader<Reader<'a>>,

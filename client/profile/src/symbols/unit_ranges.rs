@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use gimli::{Dwarf, Result, UnitType};
+use gimli::{ArangeHeader, Dwarf, Result, UnitRef, UnitType};
 
 use super::section::Reader;
 use super::unit_code::{Extent, Lines, check_count};
@@ -23,14 +23,14 @@ impl UnitRanges {
     ///
     /// # Errors
     ///
-    /// If the list of units or their addresses are damaged.
+    /// If the list of units is damaged, or has more addresses than any program.
     pub(super) fn read(dwarf: &Dwarf<Reader<'_>>) -> Result<UnitRanges> {
         let mut described = Vec::new();
         let mut headers = dwarf.debug_aranges.headers();
         while let Some(header) = headers.next()? {
-            described.push((header.debug_info_offset(), header.offset()));
+            described.push((header.debug_info_offset(), header));
         }
-        described.sort_unstable_by_key(|(unit, _)| unit.0);
+        described.sort_by_key(|(unit, _)| unit.0);
         let mut all = Vec::new();
         let mut known = None;
         let mut units = dwarf.units();
@@ -52,34 +52,14 @@ impl UnitRanges {
                 gimli::Unit::new_with_abbreviations(dwarf, header, abbreviations).ok()
             });
             let Some(read) = read else { continue };
-            let read = read.unit_ref(dwarf);
-            let mut extent = Extent::default();
-            let mut entries = read.entries_raw(None)?;
-            let Some(root) = entries.read_abbreviation()? else { continue };
-            for attribute in root.attributes() {
-                extent.take(read, &entries.read_attribute(*attribute)?)?;
-            }
-            let mut add = |addresses| all.push(UnitRange { addresses, unit: unit.0, lowest: 0 });
             // There may be several for a unit.
             let first = described.partition_point(|(of, _)| of.0 < unit.0);
             let own = described[first..].iter().take_while(|(of, _)| *of == unit);
-            let mut is_known = false;
-            for (_, at) in own.filter(|_| !extent.is_listed()) {
-                let mut ranges = dwarf.debug_aranges.header(*at)?.entries();
-                while let Some(range) = ranges.next().transpose() {
-                    // Those that were not linked may go beyond the last address.
-                    let Ok(range) = range else { continue };
-                    if range.length() != 0 {
-                        add(range.range().begin..range.range().end);
-                        is_known = true;
-                    }
-                }
-            }
-            if !is_known
-                && !extent.each(read, &mut add)?
-                && let Ok(Some(lines)) = Lines::read(read)
-            {
-                lines.addresses().for_each(add);
+            let own = own.map(|(_, header)| header);
+            let before = all.len();
+            let mut add = |addresses| all.push(UnitRange { addresses, unit: unit.0, lowest: 0 });
+            if add_addresses(read.unit_ref(dwarf), own, &mut add).is_err() {
+                all.truncate(before);
             }
             check_count(all.len())?;
         }
@@ -98,4 +78,37 @@ impl UnitRanges {
         let near = self.0[after..].iter().take_while(move |one| one.lowest <= address);
         near.filter(move |one| one.addresses.start <= address).map(|one| one.unit)
     }
+}
+
+/// Hands over the addresses of a unit's code, which `described` may tell.
+fn add_addresses<'r, 'a: 'r>(
+    unit: UnitRef<'_, Reader<'a>>,
+    described: impl Iterator<Item = &'r ArangeHeader<Reader<'a>>>,
+    mut add: impl FnMut(Range<u64>),
+) -> Result<()> {
+    let mut extent = Extent::default();
+    let mut entries = unit.entries_raw(None)?;
+    let Some(root) = entries.read_abbreviation()? else { return Ok(()) };
+    for attribute in root.attributes() {
+        extent.take(unit, &entries.read_attribute(*attribute)?)?;
+    }
+    let mut is_known = false;
+    for header in described.filter(|_| !extent.is_listed()) {
+        let mut ranges = header.entries();
+        while let Some(range) = ranges.next().transpose() {
+            // Those that were not linked may go beyond the last address.
+            let Ok(range) = range else { continue };
+            if range.length() != 0 {
+                add(range.range().begin..range.range().end);
+                is_known = true;
+            }
+        }
+    }
+    if !is_known
+        && !extent.each(unit, &mut add)?
+        && let Ok(Some(lines)) = Lines::read(unit)
+    {
+        lines.addresses().for_each(add);
+    }
+    Ok(())
 }
