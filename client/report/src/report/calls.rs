@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use super::Report;
 use super::labels::LabelId;
-use super::text::{Figures, label_name};
+use super::text::{Figures, NAME, label_name};
 use super::uncertainty::{Recorded, Unplaced};
 use super::units::{amount_with_unit, grouped};
 use unikprof_profile::printable::Printable;
@@ -237,12 +237,12 @@ impl Calls {
                 }
             }
         )?;
-        let figures = Figures::fitting(unit, report.options.columns);
         // What ends in a caller ends at the root of its stack, which is of no interest.
         let has_own = self.direction == Direction::Callees;
+        let shares = 1 + usize::from(has_own);
+        let figures = Figures::fitting(unit, report.options.columns, shares, NAME);
         let own = if has_own { figures.heading("self") } else { String::new() };
         writeln!(out, "\n{own}{}{column}", figures.heading("total"))?;
-        let shares = 1 + usize::from(has_own);
         let room = report.options.columns.map(|all| figures.left(all, shares));
         for row in shown.iter().map(|at| &self.rows[*at]) {
             let label = &report.labels.all()[row.label as usize];
