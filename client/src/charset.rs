@@ -5,6 +5,9 @@ use std::fmt;
 use std::io::{self, Write as _};
 use std::sync::LazyLock;
 
+use crate::cli::error_columns;
+use unikprof_report::finding::wrapped;
+
 /// Whether the locale's character set is UTF-8. It is taken to be where no locale is set at all, as
 /// in containers.
 static IS_UTF8: LazyLock<bool> = LazyLock::new(|| {
@@ -61,9 +64,12 @@ fn ascii(text: &str) -> String {
     out
 }
 
-/// Writes a line to stderr. A terminal that was closed is no reason to stop.
-pub(crate) fn tell(line: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "{}", local(line.to_string()));
+/// Writes a text to stderr, in lines that its terminal holds. A terminal that was closed is no reason
+/// to stop.
+pub(crate) fn tell(text: fmt::Arguments<'_>) {
+    let text = local(text.to_string()) + "\n";
+    let text = error_columns().map_or(text.clone(), |columns| wrapped(&text, columns));
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 /// [`tell`](charset::tell) with the arguments of `eprintln!`.

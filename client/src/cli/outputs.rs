@@ -286,7 +286,8 @@ pub(super) fn warn(warnings: impl IntoIterator<Item: ToString>, is_shown: bool) 
         let warnings: Vec<String> = warnings.into_iter().map(|it| it.to_string()).collect();
         let mut text = Vec::new();
         // A vector takes everything.
-        let _ = warnings::write_first(&warnings, warnings::ALL, screen::error_columns(), &mut text);
+        let columns = screen::error_columns().unwrap_or(DEFAULT_COLUMNS);
+        let _ = warnings::write_first(&warnings, warnings::ALL, columns, &mut text);
         if !text.is_empty() {
             tell!("{}", String::from_utf8_lossy(&text).trim_end());
         }

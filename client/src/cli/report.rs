@@ -78,10 +78,8 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     if let Some(trimmed) = &trimmed {
         symbolized = symbolized.of_window(trimmed);
     }
-    for (name, must_match) in [(&arguments.focus, true), (&arguments.ignore, false)] {
-        if let Some(name) = name {
-            name.check(&symbolized, must_match).map_err(Failure::Function)?;
-        }
+    for name in [&arguments.focus, &arguments.ignore].into_iter().flatten() {
+        name.check(&symbolized).map_err(Failure::Function)?;
     }
     let mut report = Report::new(
         &symbolized,

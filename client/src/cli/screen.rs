@@ -55,10 +55,8 @@ pub(super) fn known_columns() -> Option<usize> {
     named.or_else(of_terminal).filter(|columns| *columns > 0)
 }
 
-/// How wide a text for stderr may be.
-pub(super) fn error_columns() -> usize {
-    match terminal_size::terminal_size_of(io::stderr()) {
-        Some((terminal_size::Width(columns), _)) if columns != 0 => columns.into(),
-        _ => DEFAULT_COLUMNS,
-    }
+/// How wide a text for stderr may be, if it is a terminal.
+pub(crate) fn error_columns() -> Option<usize> {
+    let (terminal_size::Width(columns), _) = terminal_size::terminal_size_of(io::stderr())?;
+    (columns > 0).then_some(columns.into())
 }

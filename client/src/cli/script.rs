@@ -61,10 +61,8 @@ pub(super) fn run(arguments: &ScriptArguments) -> Result<(), Failure> {
     };
     let cut = part.profile.as_ref();
     let symbolized = symbolizer.resolve(cut.unwrap_or(&recording.profile))?;
-    for (name, must_match) in [(&arguments.focus, true), (&arguments.ignore, false)] {
-        if let Some(name) = name {
-            name.check(&symbolized, must_match).map_err(Failure::Function)?;
-        }
+    for name in [&arguments.focus, &arguments.ignore].into_iter().flatten() {
+        name.check(&symbolized).map_err(Failure::Function)?;
     }
     let options = ReportOptions {
         focus: arguments.focus.clone(),

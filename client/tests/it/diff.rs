@@ -231,6 +231,15 @@ fn lines_are_as_wide_as_the_terminal() {
 #[test]
 fn filters_that_leave_nothing_are_refused() {
     let folder = folder();
+    for (option, name, error) in [
+        ("--focus", "nosuch", "no function in the stacks shown is called or matches `nosuch`"),
+        ("--ignore", "nosuch", "no function in the stacks shown is called or matches `nosuch`"),
+        ("--focus", "(", "`(` is no regular expression, and no function"),
+        ("--ignore", "(", "`(` is no regular expression, and no function"),
+    ] {
+        let (_, stderr) = program::run(2, &["report", "old.unikprof", option, name], folder.path());
+        program::has(&stderr, &[error]);
+    }
     for filters in [&["--ignore", "."][..], &["--focus", "hash", "--ignore", "main"]] {
         let words = [&["report", "old.unikprof", "--symbols", "symbols"], filters].concat();
         let (stdout, stderr) = program::run(2, &words, folder.path());
@@ -1032,4 +1041,12 @@ fn what_is_written_replaces_nothing_that_is_read() {
         let (_, refused) = program::run(2, words, folder.path());
         assert!(refused.contains("is read: it would be replaced"), "{refused}");
     }
+}
+
+/// Guards rows of changes of a file beside itself.
+#[test]
+fn what_is_the_same_has_no_rows() {
+    let folder = folder();
+    let (text, _) = diff(0, "old", &[], folder.path());
+    assert!(text.ends_with("no difference: each function has the same in both\n"), "{text}");
 }

@@ -163,7 +163,7 @@ fn instructions_and_lines_have_the_samples_of_their_addresses() {
     let own = instructions.iter().filter(|row| row["function"] == "outer");
     assert_eq!(own.map(|row| number(row, "self")).sum::<u64>(), itself);
     assert!(0 < itself && itself < all, "{itself} of {all}");
-    let inlined = format!("of its own and {} samples of functions inlined", all - itself);
+    let inlined = format!("{itself} self, {} in functions inlined into it;", all - itself);
     assert!(text.contains(&inlined), "{inlined}: {text}");
 
     let options = ReportOptions { no_inlines: true, ..wide() };
@@ -332,4 +332,21 @@ fn an_image_that_changes_before_its_code_is_read_is_not_called_damaged() {
     let error = Annotation::of(&report, &"outer".parse().unwrap(), &symbolizer, &[]).unwrap_err();
     let AnnotationError::Code { source, .. } = error else { panic!("{error}") };
     assert!(source.to_string().contains("changed while it was read"), "{source}");
+}
+
+/// Guards the line that takes the time: it is cut only where no column of figures is left to drop.
+#[test]
+fn the_text_of_a_hot_line_is_whole_in_a_terminal_of_80_columns() {
+    let call = "return outer(&value) + 1; /* THE END */";
+    let source = C_SOURCE.replace("return outer(&value);", call);
+    let program = Program::build("cc", "c", &source, &["-O2", "-g", "-pie", "-fPIE"]);
+    let main = objdump(&program, "main");
+    let at = main.iter().position(|(_, operation)| operation.starts_with("call")).unwrap();
+    let outer = Frame::leaf(BIAS + program.function("outer").start);
+    let profile = profile(&program, &[(1_464, vec![outer, Frame::caller(BIAS + main[at + 1].0)])]);
+    let options = ReportOptions { columns: Some(80), ..ReportOptions::default() };
+    let (_, text) = annotate(&profile, &symbolizer(&program.path), "main", options).unwrap();
+    assert!(text.contains("annotation of main: 1,464 samples total, 0 self;"), "{text}");
+    assert!(text.contains(&format!("program.c:20  {call}\n")), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }

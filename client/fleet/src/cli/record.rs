@@ -207,21 +207,23 @@ fn show(
 fn as_text(recorded: &FleetRecording) -> String {
     let names = recorded.guests.iter().map(|guest| shown(guest).chars().count());
     let width = names.max().unwrap_or(0).max("guest".len());
-    let mut text = format!(
-        "{:<width$}  {:>9}  {:>9}  {:>6}  {:>8}  {:>6}  {:>6}  {:>6}  {:>7}  {:>8}  {:>9}\n",
-        "guest",
-        "ticks",
-        "recorded",
-        "aged",
-        "overflow",
-        "lost",
-        "masked",
-        "idle",
-        "missing",
-        "distance",
-        "by chance"
-    );
-    for guest in &recorded.guests {
+    let rows: Vec<Option<[String; HEADS.len()]>> = recorded.guests.iter().map(cells).collect();
+    let mut widths = HEADS.map(|head| head.chars().count());
+    for (at, width) in widths.iter_mut().enumerate() {
+        let cells = || rows.iter().flatten().map(|row| row[at].as_str());
+        // What happened to no guest needs no column.
+        *width = match LOSSES.contains(&at) && cells().all(|cell| cell == "0") {
+            true => 0,
+            false => cells().map(|cell| cell.chars().count()).fold(*width, usize::max),
+        };
+    }
+    let line = |name: &str, cells: [&str; HEADS.len()]| {
+        let shown = cells.iter().zip(widths).filter(|(_, width)| *width != 0);
+        let cells: String = shown.map(|(cell, width)| format!("  {cell:>width$}")).collect();
+        format!("{name:<width$}{cells}\n")
+    };
+    let mut text = line("guest", HEADS);
+    for (guest, cells) in recorded.guests.iter().zip(&rows) {
         let name = shown(guest);
         match &guest.outcome {
             Err(failure) => {
@@ -229,17 +231,9 @@ fn as_text(recorded: &FleetRecording) -> String {
                     &format!("{name:<width$}  not recorded: {}\n", Printable(&failure.to_string()));
             }
             Ok(counts) => {
-                let c = counts.counters.told();
-                let missing = c.missing.map_or("-".into(), |missing| missing.to_string());
-                let [distance, chance] = match counts.distance {
-                    Some((distance, chance)) => [percent(distance), percent(chance)],
-                    None => ["-".into(), "-".into()],
-                };
-                text += &format!(
-                    "{name:<width$}  {:>9}  {:>9}  {:>6}  {:>8}  {:>6}  {:>6}  {:>6}  \
-                     {missing:>7}  {distance:>8}  {chance:>9}\n",
-                    c.ticks, c.recorded, c.aged, c.overflow, c.lost, c.masked, c.idle
-                );
+                text += &cells.as_ref().map_or(String::new(), |cells| {
+                    line(&name, cells.each_ref().map(String::as_str))
+                });
                 if let Some(reason) = &counts.displaced {
                     let (reason, file) = (Printable(reason), counts.file.display());
                     text += &format!("{:<width$}  {reason}; the recording is in {file}\n", "");
@@ -272,6 +266,36 @@ fn as_text(recorded: &FleetRecording) -> String {
     }
     text.push('\n');
     text
+}
+
+const HEADS: [&str; 10] = [
+    "ticks",
+    "recorded",
+    "aged",
+    "overflow",
+    "lost",
+    "masked",
+    "idle",
+    "missing",
+    "distance",
+    "by chance",
+];
+/// Which of them count ticks without a stack.
+const LOSSES: std::ops::Range<usize> = 2..7;
+
+/// The cells of a guest's row, below [`HEADS`]; `None` if it was not recorded.
+fn cells(guest: &RecordedGuest) -> Option<[String; HEADS.len()]> {
+    let counts = guest.outcome.as_ref().ok()?;
+    let c = counts.counters.told();
+    let [distance, chance] = match counts.distance {
+        Some((distance, chance)) => [percent(distance), percent(chance)],
+        None => ["-".into(), "-".into()],
+    };
+    let [recorded, aged, overflow, lost, masked, idle] =
+        c.outcomes().map(|(_, count)| count.to_string());
+    let missing = c.missing.map_or("-".into(), |missing| missing.to_string());
+    let ticks = c.ticks.to_string();
+    Some([ticks, recorded, aged, overflow, lost, masked, idle, missing, distance, chance])
 }
 
 fn shown(guest: &RecordedGuest) -> String {
@@ -365,6 +389,35 @@ mod tests {
         let words = words.into_iter().chain(report.to_str());
         let refused = format!("{:?}", run(&Words::parse_from(words).record).unwrap_err());
         assert!(refused.contains("x.svg") && refused.contains("NotFound"), "{refused}");
+    }
+
+    /// Guards rows that wrap in a terminal of 80 columns.
+    #[test]
+    fn the_table_of_guests_has_no_columns_of_zeros() {
+        let (profile, names, _) = GuestMerger::default().finish();
+        let counts = |lost| GuestCounts {
+            file: "web.unikprof".into(),
+            displaced: None,
+            counters: Counters { ticks: 9, recorded: 9 - lost, lost, ..Counters::default() },
+            incomplete: None,
+            distance: Some((0.1, 0.2)),
+        };
+        let guest = |name: &str, lost| RecordedGuest {
+            name: name.into(),
+            address: "127.0.0.1:1".into(),
+            outcome: Ok(counts(lost)),
+        };
+        let guests = vec![guest("web", 0), guest("database-1", 2)];
+        let recorded = FleetRecording { guests, profile, names, different: Vec::new() };
+        let text = as_text(&recorded);
+        assert!(
+            text.starts_with(
+                "guest       ticks  recorded  lost  missing  distance  by chance\n\
+             web             9         9     0        -    10.0 %     20.0 %\n\
+             database-1      9         7     2        -    10.0 %     20.0 %\n"
+            ),
+            "{text}"
+        );
     }
 
     /// Guards recordings that are thrown away although the guests have them no longer.

@@ -218,7 +218,7 @@ fn other_version(file: u16, protocol: u16, layout: Option<&(u64, FrameError)>) -
 
 fn advice(salvageable: bool) -> &'static str {
     if salvageable {
-        "; `report --salvage` reads the part before"
+        "; `report --salvage` reads the part before it"
     } else {
         "; nothing was recorded before it, so nothing can be salvaged"
     }

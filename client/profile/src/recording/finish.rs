@@ -90,10 +90,10 @@ impl Contents {
         let mut warnings = Vec::from_iter(completeness.warning());
         if cut_epoch && self.counted > 0 {
             warnings.push(format!(
-                "the last epoch is truncated: its stacks have {} {} of at least {}",
+                "the last epoch is truncated: its stacks hold {} of at least {} {}",
                 self.progress.samples(),
-                self.info.unit(),
-                self.counted
+                self.counted,
+                self.info.unit()
             ));
         }
         let is_ring_cut = self.rings.is_open();

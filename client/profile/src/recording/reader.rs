@@ -192,7 +192,7 @@ pub(super) fn read_on(
         // Of a file of another build nothing can be known.
         Err(damage) if reading == Reading::Salvage && damage.other_layout().is_none() => {
             Ok(Some(format!(
-                "the file is damaged at byte {}: {damage}; only the part before is shown",
+                "the file is damaged at byte {}: {damage}; only the part before it is shown",
                 frames.offset() + PREAMBLE as u64
             )))
         }

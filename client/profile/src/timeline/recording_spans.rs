@@ -127,6 +127,11 @@ impl Timeline {
         self.samples_of(span).next().is_some()
     }
 
+    /// When the last of its samples or waits was.
+    pub fn last_sample_ns(&self, span: &RecordingSpan) -> Option<u64> {
+        self.samples_of(span).max()
+    }
+
     /// The times of its samples and waits.
     fn samples_of<'t>(&'t self, span: &'t RecordingSpan) -> impl Iterator<Item = u64> + 't {
         let is_its = |record: &Record| match record.kind {

@@ -32,6 +32,10 @@ pub(super) fn write(
     let mut text = String::new();
     let recorded = format!("{} compared with {}", of.title(1), of.title(0));
     paragraph(&mut text, "", &recorded, width);
+    if of.is_same() {
+        text += "\nno difference: each function has the same in both\n";
+        return out.write_all(text.as_bytes());
+    }
     text += "\nwhat changed\n";
     let lines = lines(of);
     let (basis, answer): (Vec<_>, Vec<_>) = lines
@@ -95,7 +99,7 @@ pub(super) fn lines(of: &Comparison<'_>) -> Vec<(&'static str, String)> {
     }
     let changed = of.functions.iter().filter(|f| f.is_changed()).count();
     let result = match (changed, of.blocks) {
-        (0, _) => format!("no change beyond chance in {} functions", of.tested),
+        (0, _) => unchanged(of.tested, &of.functions),
         (_, Some(_)) => format!(
             "{changed} of {} functions changed; at most 5 % of such results are chance",
             of.tested
@@ -118,7 +122,26 @@ pub(super) fn lines(of: &Comparison<'_>) -> Vec<(&'static str, String)> {
     lines
 }
 
+/// What is said where no function changed, with a word about intervals that seem to show a change.
+fn unchanged(tested: usize, functions: &[Function]) -> String {
+    let intervals = functions.iter().filter_map(|function| function.own.factor);
+    let alone = match intervals.filter(|it| it.low > 1.0 || it.high < 1.0).count() {
+        0 => "",
+        _ => "; each interval alone holds 95 %, so of so many some leave out 0 by chance",
+    };
+    format!("no change beyond chance in {tested} functions{alone}")
+}
+
 impl Comparison<'_> {
+    /// Whether both recordings show the same, as of one file compared with itself.
+    fn is_same(&self) -> bool {
+        let is_same = |change: &Change| change.base == change.new;
+        let mut functions = self.functions.iter();
+        self.counted[0] == self.counted[1]
+            && self.total.as_ref().is_none_or(is_same)
+            && functions.all(|it| is_same(&it.own) && is_same(&it.total))
+    }
+
     /// A recording's file, guest and name, and what was compared of it.
     pub(super) fn title(&self, at: usize) -> String {
         let input = &self.inputs[at];
@@ -383,6 +406,29 @@ mod tests {
         let own = Change { base: 0.4, new: 0.29, factor: None };
         assert_eq!(way(&own, Some(&factor)), "slower");
         assert_eq!(way(&own, None), "faster");
+    }
+
+    /// Guards rows that contradict the verdict above them: it allows for the number of functions.
+    #[test]
+    fn intervals_that_leave_out_0_by_chance_are_explained() {
+        let with = |low, high| {
+            let factor = Some(Factor { factor: 1.2, low, high });
+            let own = Change { base: 0.1, new: 0.12, factor };
+            let total = Change { base: 0.1, new: 0.12, factor: None };
+            let name = "hash".to_owned();
+            let function = Function {
+                name,
+                own,
+                total,
+                chance: None,
+                false_discoveries: None,
+                role: None,
+                sight: None,
+            };
+            unchanged(300, &[function])
+        };
+        assert_eq!(with(0.9, 1.5), "no change beyond chance in 300 functions");
+        assert!(with(1.1, 1.5).ends_with("some leave out 0 by chance"), "{}", with(1.1, 1.5));
     }
 
     #[test]

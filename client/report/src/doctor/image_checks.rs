@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::check::{Check, Verdict, part_of};
-use super::stack_checks::of_what;
+use crate::report::stack_warnings::of_what;
 use unikprof_profile::printable::Printable;
 use unikprof_profile::profile::{FrameId, Sample, SpecialFrame};
 use unikprof_profile::symbols::{FunctionKind, ImageId, SymbolError, SymbolWarning, Symbolized};

@@ -5,8 +5,8 @@ use super::frame_records::PassedOver;
 use crate::report::accounting::how_callers_were_found;
 use crate::report::broken;
 use crate::report::marks::Marked;
-use crate::report::stack_warnings::{BY_FRAME_POINTER, listed, where_broken};
-use unikprof_profile::profile::{Counters, Mode, Unit, Unwind};
+use crate::report::stack_warnings::{BY_FRAME_POINTER, listed, of_what, where_broken};
+use unikprof_profile::profile::{Counters, Mode, Unwind};
 use unikprof_profile::symbols::Symbolized;
 use unikprof_profile::units::{grouped, percent};
 
@@ -43,15 +43,6 @@ pub(super) fn of(symbolized: &Symbolized<'_>, passed_over: Option<&PassedOver>) 
         checks.push(callers(&counters, recording.caller_table.is_some(), recording.unwind));
     }
     checks
-}
-
-/// What a share of the counts is a share of.
-pub(super) fn of_what(mode: Mode) -> &'static str {
-    match mode.unit() {
-        Unit::Samples => "the samples",
-        Unit::Nanoseconds => "the blocked time",
-        Unit::Bytes | Unit::Objects => "the sampled allocations",
-    }
 }
 
 pub(super) fn broken_share(what: &str, share: f64, place: Option<String>) -> Check {

@@ -12,7 +12,7 @@
 //! | `callers` | truncated, broken or guessed callers | as the report's warnings | 20 % of the stacks, or half of the callers |
 //! | `burst` | work far above the usual for a short time, a 240th of what is shown and at least a quarter of a second | a fifth of a vCPU, and twice the usual | a whole vCPU |
 //! | `slow span` | a span whose p99 is 20 times its p50 | 20 times | 100 times |
-//! | `dominating function` | one function with most of the time | half: all other work together gains less | 80 % |
+//! | `dominating function` | one function with most of the time, or whose waits take much of it | half: all other work together gains less; waits: a quarter | 80 %; waits: half |
 //! | `memory` | memory copies, or allocation | a quarter: without them the guest does a third more | half: twice as much |
 //! | `rising counter` | a counter of what is held that only rises, or another that rises at a new rate | it rises in each quarter of the time; twice or half the rate | never |
 //! | `live table full` | live samples that were dropped since their table was full | 1 % of these and what is held | 10 % |

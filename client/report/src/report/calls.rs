@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use super::Report;
 use super::labels::LabelId;
-use super::text::{Figures, label_name};
+use super::text::{Figures, NAME, label_name};
 use super::uncertainty::{Recorded, Unplaced};
 use super::units::{amount_with_unit, grouped};
 use unikprof_profile::printable::Printable;
@@ -49,6 +49,11 @@ pub enum FunctionError {
         "no function in the stacks shown is called or matches `{0}`; `report --top 0` lists all"
     )]
     None(String),
+    #[error(
+        "`{0}` is no regular expression, and no function in the stacks shown is called so; \
+         `report --top 0` lists all"
+    )]
+    NoRegex(String),
     /// The filters drop every stack.
     #[error(
         "--focus and --ignore leave nothing of {}; `report --top 0` without them lists all \
@@ -114,16 +119,17 @@ impl FunctionName {
             || Called::ALL.into_iter().any(|manner| function.is_called(&self.text, manner))
     }
 
-    /// Rejects a text that is no regular expression and no function's name or, if it must match,
-    /// that no function matches.
-    pub fn check(
-        &self,
-        symbolized: &Symbolized<'_>,
-        must_match: bool,
-    ) -> Result<(), FunctionError> {
-        let is_known = || symbolized.functions().iter().any(|it| self.matches(it));
-        let is_name = self.regex.is_some() && !must_match || is_known();
-        is_name.then_some(()).ok_or_else(|| FunctionError::None(self.text.clone()))
+    /// Rejects a text that no function matches.
+    pub fn check(&self, symbolized: &Symbolized<'_>) -> Result<(), FunctionError> {
+        let is_known = symbolized.functions().iter().any(|it| self.matches(it));
+        is_known.then_some(()).ok_or_else(|| self.unknown())
+    }
+
+    fn unknown(&self) -> FunctionError {
+        match self.regex {
+            Some(_) => FunctionError::None(self.text.clone()),
+            None => FunctionError::NoRegex(self.text.clone()),
+        }
     }
 
     /// What those that were found are called together.
@@ -173,7 +179,7 @@ impl FunctionName {
         let mut names: Vec<&str> = rest.iter().map(|(id, _)| name_of(*id)).collect();
         names.dedup();
         match names.as_slice() {
-            [] => Err(FunctionError::None(self.text.clone())),
+            [] => Err(self.unknown()),
             [_] => Ok(ids(&rest)),
             several => {
                 let shown = several.iter().take(LISTED);
@@ -237,12 +243,12 @@ impl Calls {
                 }
             }
         )?;
-        let figures = Figures::fitting(unit, report.options.columns);
         // What ends in a caller ends at the root of its stack, which is of no interest.
         let has_own = self.direction == Direction::Callees;
+        let shares = 1 + usize::from(has_own);
+        let figures = Figures::fitting(unit, report.options.columns, shares, NAME);
         let own = if has_own { figures.heading("self") } else { String::new() };
         writeln!(out, "\n{own}{}{column}", figures.heading("total"))?;
-        let shares = 1 + usize::from(has_own);
         let room = report.options.columns.map(|all| figures.left(all, shares));
         for row in shown.iter().map(|at| &self.rows[*at]) {
             let label = &report.labels.all()[row.label as usize];

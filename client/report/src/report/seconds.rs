@@ -128,7 +128,7 @@ pub(super) fn write(
     let amounts: Vec<_> = seconds.iter().map(|second| second.amount(unit)).collect();
     let columns = report.options.columns.unwrap_or(DEFAULT_COLUMNS);
     // Behind it there is the highest value.
-    let overview = columns.saturating_sub(36).clamp(1, OVERVIEW);
+    let overview = columns.saturating_sub(42).clamp(1, OVERVIEW);
     let line = sparkline(&amounts, overview);
     match unit {
         Unit::Samples => writeln!(out, "rate     {line}  max {:.0} samples/s", highest(&amounts)),
@@ -142,7 +142,7 @@ pub(super) fn write(
     ];
     for (name, values) in shares.iter().filter(|(_, v)| v.iter().any(Option::is_some)) {
         let line = sparkline(values, overview);
-        writeln!(out, "{name:<7}  {line}  max {}", percent(highest(values)))?;
+        writeln!(out, "{name:<7}  {line}  max {} of all time", percent(highest(values)))?;
     }
     let amount_heading = match unit {
         Unit::Samples => "rate",

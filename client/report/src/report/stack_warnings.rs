@@ -7,7 +7,7 @@ use super::marks::{self, Marked};
 use super::shorten;
 use super::units::{duration, share};
 use super::warnings::notable;
-use unikprof_profile::profile::{Counters, Profile, Unit};
+use unikprof_profile::profile::{Counters, Mode, Unit};
 use unikprof_profile::symbols::Symbolized;
 
 /// How many functions a warning names, and in how many columns each.
@@ -44,44 +44,17 @@ impl fmt::Display for Told {
     }
 }
 
-/// Samples or blocked time whose stacks lack their outer frames, and of how much.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Incomplete {
-    pub(super) truncated: u64,
-    pub(super) broken: u64,
-    pub(super) whole: u64,
-}
-
-impl Incomplete {
-    pub(super) fn of(profile: &Profile, counters: &Counters) -> Incomplete {
-        match profile.recording().unit() {
-            Unit::Samples | Unit::Bytes | Unit::Objects => Incomplete {
-                truncated: counters.truncated,
-                broken: counters.broken,
-                whole: counters.sampled(),
-            },
-            // The counters count samples, of which there are none.
-            Unit::Nanoseconds => {
-                let marked = Marked::of(profile);
-                Incomplete {
-                    truncated: marked.truncated,
-                    broken: marked.broken,
-                    whole: profile.sample_count(),
-                }
-            }
-        }
-    }
-}
-
 pub(super) fn add(symbolized: &Symbolized<'_>, counters: &Counters, all: &mut Vec<String>) {
     let profile = symbolized.profile();
     let recording = profile.recording();
-    let Incomplete { truncated, broken, whole } = Incomplete::of(profile, counters);
+    let Marked { truncated, broken, .. } = Marked::of(profile);
+    let whole = profile.sample_count();
+    let part = |count| format!("{} of {}", share(count, whole), of_what(recording.mode));
     if notable(truncated, whole) {
-        all.push(about_truncated(&share(truncated, whole), recording.depth).to_string());
+        all.push(about_truncated(&part(truncated), recording.depth).to_string());
     }
     if notable(broken, whole) {
-        all.push(about_broken(&share(broken, whole), &broken::places(symbolized)).to_string());
+        all.push(about_broken(&part(broken), &broken::places(symbolized)).to_string());
     }
     if notable(counters.late, counters.sampled()) {
         all.push(about_late(counters, recording.late_threshold_ns, &marks::late_under(symbolized)));
@@ -94,16 +67,25 @@ pub(super) fn add(symbolized: &Symbolized<'_>, counters: &Counters, all: &mut Ve
     all.extend(guessed.map(|told| told.to_string()));
 }
 
+/// What a share of the counts is a share of.
+pub(crate) fn of_what(mode: Mode) -> &'static str {
+    match mode.unit() {
+        Unit::Samples => "the samples",
+        Unit::Nanoseconds => "the blocked time",
+        Unit::Bytes | Unit::Objects => "the sampled allocations",
+    }
+}
+
 pub(super) fn about_truncated(part: &str, depth: u32) -> Told {
     Told::new(
-        format!("{part} of the stacks are deeper than {depth} frames and lack their outer frames"),
+        format!("stacks deeper than {depth} frames, whose outer frames are cut, in {part}"),
         "record with a larger --depth",
     )
 }
 
 /// How many stacks break, where, and what to do about it.
 pub(super) fn about_broken(part: &str, places: &[BrokenIn]) -> Told {
-    let text = format!("{part} of the stacks are broken and lack outer frames");
+    let text = format!("broken stacks (callers lost) in {part}");
     match where_broken(places, 0) {
         None => Told::new(text, "build all code with frame pointers"),
         Some(place) => Told::new(
@@ -200,18 +182,18 @@ mod tests {
         let malloc = ["_int_malloc", "_int_free", "malloc", "calloc"];
         let places = [place(Some("libc.so.6"), &malloc, 160), place(None, &[], 9)];
         assert_eq!(
-            about_broken("16.9 %", &places).to_string(),
-            "16.9 % of the stacks are broken and lack outer frames, 94.7 % of them in libc.so.6; \
+            about_broken("16.9 % of the samples", &places).to_string(),
+            "broken stacks (callers lost) in 16.9 % of the samples, 94.7 % of them in libc.so.6; \
              build it with frame pointers, or use --unwind table"
         );
         assert_eq!(
-            about_broken("16.9 %", &places[1..]).to_string(),
-            "16.9 % of the stacks are broken and lack outer frames, all of them in an unknown \
+            about_broken("16.9 % of the samples", &places[1..]).to_string(),
+            "broken stacks (callers lost) in 16.9 % of the samples, all of them in an unknown \
              file; build it with frame pointers, or use --unwind table"
         );
         assert_eq!(
-            about_broken("16.9 %", &[]).to_string(),
-            "16.9 % of the stacks are broken and lack outer frames; build all code with frame \
+            about_broken("16.9 % of the samples", &[]).to_string(),
+            "broken stacks (callers lost) in 16.9 % of the samples; build all code with frame \
              pointers"
         );
     }

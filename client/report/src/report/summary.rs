@@ -98,7 +98,7 @@ pub(crate) fn outcome(profile: &Profile) -> Vec<String> {
         parts.push(format!("{} waits, {with_stack} of them with a stack", grouped(c.blocks)));
     }
     if let Some(stolen) = profile.runstate().stolen_share() {
-        parts.push(format!("{} stolen", super::units::percent(stolen)));
+        parts.push(format!("{} of the wanted time stolen", super::units::percent(stolen)));
     }
     parts
 }

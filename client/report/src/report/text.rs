@@ -17,7 +17,7 @@ use unikprof_profile::profile::{Interval, Unit};
 use unikprof_profile::symbols::{FileId, FunctionId, Symbolized};
 
 /// The columns a name gets before figures are left out for it.
-const NAME: usize = 24;
+pub(super) const NAME: usize = 24;
 
 /// The figures before a name. Where the text is narrow, first the counts are left out, then the
 /// intervals.
@@ -29,8 +29,13 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Those for two pairs of a count and its share.
-    pub(super) fn fitting(unit: Unit, columns: Option<usize>) -> Figures {
+    /// Those for so many pairs of a count and its share, which leave as much for the last column.
+    pub(super) fn fitting(
+        unit: Unit,
+        columns: Option<usize>,
+        shares: usize,
+        last: usize,
+    ) -> Figures {
         let is_sampled = unit == Unit::Samples;
         let all = Figures { unit, has_counts: true, has_intervals: is_sampled };
         let choices = [
@@ -38,7 +43,7 @@ impl Figures {
             Figures { has_counts: false, ..all },
             Figures { has_counts: false, has_intervals: false, ..all },
         ];
-        let fits = |of: &Figures| columns.is_none_or(|all| all >= 2 * of.width() + NAME);
+        let fits = |of: &Figures| columns.is_none_or(|all| of.left(all, shares) >= last);
         choices.into_iter().find(fits).unwrap_or(choices[2])
     }
 
@@ -212,7 +217,7 @@ fn write_functions(
     if report.symbolized.profile().heap.is_some() {
         return heap::write_rows(&all, table, out);
     }
-    let figures = Figures::fitting(unit, options.columns);
+    let figures = Figures::fitting(unit, options.columns, 2, NAME);
     let heading = if options.lines { "line" } else { "function" };
     writeln!(out, "{}{}{heading}", figures.heading("self"), figures.heading("total"))?;
     let columns = options.columns.map(|all| figures.left(all, 2));

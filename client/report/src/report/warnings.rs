@@ -9,7 +9,7 @@ use super::units::{amount_with_unit, grouped, percent, share};
 use super::{Report, shorten, stack_warnings};
 use crate::finding::paragraph;
 use unikprof_profile::printable::Printable;
-use unikprof_profile::profile::{Came, Counters, Mode, Profile, SampledTime, Unit};
+use unikprof_profile::profile::{Came, Counters, Profile, RecordingInfo, SampledTime, Unit};
 
 /// A share of samples from which on their absence can change the picture.
 pub(super) const NOTABLE: f64 = 0.01;
@@ -41,7 +41,7 @@ pub(super) fn of(report: &Report<'_>) -> Vec<String> {
     if recording.mode.is_heap() {
         super::heap::warn(profile, &mut all);
     } else {
-        from_counters(&counters, recording.mode, &mut all);
+        from_counters(&counters, recording, &mut all);
     }
     stack_warnings::add(report.symbolized, &counters, &mut all);
     let stolen = profile.runstate().stolen_share();
@@ -121,7 +121,8 @@ fn from_sums(profile: &Profile, all: &mut Vec<String>) {
     }
 }
 
-fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
+fn from_counters(counters: &Counters, info: &RecordingInfo, all: &mut Vec<String>) {
+    let mode = info.mode;
     let of_ticks = [
         (
             counters.aged,
@@ -162,7 +163,9 @@ fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
             amount_with_unit(counters.blocked_overflow, mode.unit())
         ));
     }
-    for came in counters.sampled_kinds(mode).filter(is_off_rate) {
+    // Of a part that the rings hold, the times at its ends are interpolated.
+    let kinds = counters.sampled_kinds(mode).filter(|_| info.ring.is_none());
+    for came in kinds.filter(is_off_rate) {
         all.push(format!(
             "the {} corresponds to {} samples, but {} arrived: {}",
             came.time,
@@ -285,12 +288,16 @@ mod tests {
 
     use super::*;
     use crate::report::broken::BrokenIn;
-    use unikprof_profile::profile::BuildId;
+    use unikprof_profile::profile::{BuildId, FromRing, Mode};
     use unikprof_profile::symbols::SymbolWarning;
+
+    fn of_mode(mode: Mode) -> RecordingInfo {
+        RecordingInfo { mode, ..RecordingInfo::default() }
+    }
 
     fn warnings(counters: Counters) -> Vec<String> {
         let mut all = Vec::new();
-        from_counters(&counters, Mode::Cpu, &mut all);
+        from_counters(&counters, &of_mode(Mode::Cpu), &mut all);
         all
     }
 
@@ -351,7 +358,7 @@ mod tests {
         let blocked = Came { time: SampledTime::Blocked, samples: 9_000, missing: -700 };
         assert_eq!(kinds, [running, blocked]);
         let mut all = Vec::new();
-        from_counters(&counters, Mode::Wall, &mut all);
+        from_counters(&counters, &of_mode(Mode::Wall), &mut all);
         assert_eq!(all.len(), 2, "{all:?}");
         assert!(all[0].contains("running time corresponds to 1,710 samples, but 1,000 arrived"));
         assert!(all[1].contains("blocked time corresponds to 8,300 samples, but 9,000 arrived"));
@@ -378,7 +385,7 @@ mod tests {
             ..Counters::default()
         };
         let mut all = Vec::new();
-        from_counters(&counters, Mode::Wall, &mut all);
+        from_counters(&counters, &of_mode(Mode::Wall), &mut all);
         assert_eq!(all.len(), 8, "{all:#?}");
         all.push(about_stolen(0.371));
         all.push(FIXED_INTERVAL.into());
@@ -391,9 +398,9 @@ mod tests {
             samples,
         };
         let broken = [broken(Some("libcrypto.so.3"), 20), broken(None, 3)];
-        all.push(stack_warnings::about_broken("16.9 %", &broken).to_string());
-        all.push(stack_warnings::about_broken("16.9 %", &broken[1..]).to_string());
-        all.push(stack_warnings::about_truncated("16.9 %", 1024).to_string());
+        all.push(stack_warnings::about_broken("16.9 % of the samples", &broken).to_string());
+        all.push(stack_warnings::about_broken("16.9 % of the samples", &broken[1..]).to_string());
+        all.push(stack_warnings::about_truncated("16.9 % of the samples", 1024).to_string());
         for has_table in [false, true] {
             let told = stack_warnings::about_callers(&counters, has_table);
             all.extend(told.map(|told| told.to_string()));
@@ -443,6 +450,20 @@ mod tests {
             SymbolWarning::DebugFileDiffers { debug_file: path(), image: path() },
         ];
         all.iter().map(ToString::to_string).collect()
+    }
+
+    /// Guards `the timer did not keep up` beside an excerpt, the running time of whose ends is
+    /// interpolated between seconds.
+    #[test]
+    fn a_part_from_the_rings_is_not_called_undersampled() {
+        let counters =
+            Counters { ticks: 1_000, recorded: 1_000, missing: Some(500), ..Counters::default() };
+        let told = |ring| {
+            let mut all = Vec::new();
+            from_counters(&counters, &RecordingInfo { ring, ..of_mode(Mode::Cpu) }, &mut all);
+            all.len()
+        };
+        assert_eq!((told(None), told(Some(FromRing::default()))), (1, 0));
     }
 
     #[test]

@@ -127,7 +127,7 @@ fn summary(what: &str, of: &Summary, unit: Unit) -> String {
     }
     let _ = write!(
         line,
-        ", stolen {}, blocked {}",
+        ", stolen {} of the wanted time, blocked {}",
         share(of.runstate.stolen_share()),
         share(of.blocked_share())
     );
@@ -201,8 +201,8 @@ mod tests {
     fn a_plain_table() {
         let expected = "\
 2023-11-14 22:13:20 UTC  guest shop, 2 vCPUs  recording `flight` (cpu, 997 Hz)
-recent      10 s: 100 samples, 0/s, stolen -, blocked -
-since start 1 min 40 s: 1,000 samples, 0/s, stolen -, blocked -
+recent      10 s: 100 samples, 0/s, stolen - of the wanted time, blocked -
+since start 1 min 40 s: 1,000 samples, 0/s, stolen - of the wanted time, blocked -
 
            last 10 s                      since start
   total*      interval      self   total      interval      self  function

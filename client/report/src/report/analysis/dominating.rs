@@ -6,6 +6,7 @@
 //! has not all of the time, and if it is the innermost of its crate or namespace in half of the
 //! stacks, which leave it for a library, or if its caller calls three others that matter.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use super::super::FunctionRow;
@@ -14,7 +15,8 @@ use super::super::uncertainty::{Recorded, Unplaced};
 use super::memory::is_library;
 use super::text::with_interval;
 use super::{FEW, Finding, Found, Subject, score};
-use unikprof_profile::profile::Interval;
+use unikprof_profile::printable::Printable;
+use unikprof_profile::profile::{Frame, FrameId, Interval, Mode, SpecialFrame};
 use unikprof_profile::symbols::{FunctionId, FunctionKind, memory_work};
 
 pub(super) const RULE: &str = "dominating function";
@@ -27,6 +29,10 @@ const WAY: f64 = 0.95;
 /// several.
 const WORTH: f64 = 0.1;
 const MANY_CALLEES: usize = 4;
+/// Without waits of so much of the time work is done a third sooner.
+const WAITS: f64 = 0.25;
+/// Work takes twice as long for them.
+const WAITS_SEVERE: f64 = 0.5;
 /// Callees with so much of the function's samples are named with it.
 const CHAIN: f64 = 0.8;
 const NAMED: usize = 5;
@@ -38,6 +44,14 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     }
     // Without names each address is a function.
     subject.has_names()?;
+    let mut found = busiest(subject);
+    found.extend(waiting(subject));
+    Ok(found)
+}
+
+/// The function that has most of the time.
+fn busiest(subject: &Subject<'_>) -> Vec<Finding> {
+    let table = subject.table();
     let is_own = |function| is_own(subject, function);
     let first = table.rows.first().filter(|row| row.own_share.low >= HALF);
     if let Some(row) = first.filter(|row| is_own(row.function)) {
@@ -46,10 +60,13 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
             RULE,
             score(share.share, HALF, SEVERE),
             format!("`{}` itself takes {}", row.text, with_interval(&share, table.unit)),
-            "see its lines and instructions: `report --annotate FUNCTION`; who calls it: `report \
-             --callers FUNCTION`",
+            format!(
+                "see its lines and instructions: `report --annotate {name}`; who calls it: \
+                 `report --callers {name}`",
+                name = in_shell(subject, row.function)
+            ),
         );
-        return Ok(vec![named(finding, &row.text, share.share)]);
+        return vec![named(finding, &row.text, share.share)];
     }
     if let Some((label, share)) = as_written(subject, is_own).filter(|(_, it)| it.low >= HALF) {
         let text = subject.text(label);
@@ -57,30 +74,122 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
             RULE,
             score(share.share, HALF, SEVERE),
             format!("`{text}` itself takes {}", with_interval(&share, table.unit)),
-            "see its lines, also of what is inlined into it: `report --annotate FUNCTION`",
+            format!(
+                "see its lines, also of what is inlined into it: `report --annotate {}`",
+                in_shell(subject, subject.report.labels.all()[label as usize].function)
+            ),
         )
         .because("what is inlined into it is counted as its own");
-        return Ok(vec![named(finding, text, share.share)]);
+        return vec![named(finding, text, share.share)];
     }
     let found = with_callees(subject).filter(|(row, _)| row.total_share.low >= HALF);
     let Some((row, chain)) = found else {
-        return Ok(Vec::new());
+        return Vec::new();
     };
     let (text, share) = (&*row.text, row.total_share);
     let mut finding = Finding::new(
         RULE,
         score(share.share, HALF, SEVERE),
         format!("`{text}` and what it calls take {}", with_interval(&share, table.unit)),
-        "see what it calls, and how often: `report --callees FUNCTION`, or its sandwich in the \
-         page; ask whether all of \
-         these calls are needed",
+        format!(
+            "see what it calls, and how often: `report --callees {}`, or its sandwich in the page; \
+             ask whether all of these calls are needed",
+            in_shell(subject, row.function)
+        ),
     );
     if !chain.is_empty() {
         let names: Vec<String> =
             chain.iter().take(NAMED).map(|label| format!("`{}`", subject.text(*label))).collect();
         finding = finding.because(format!("most of it is in {}", names.join(", and there in ")));
     }
-    Ok(vec![named(finding, text, share.share)])
+    vec![named(finding, text, share.share)]
+}
+
+/// The function whose waits, itself or in what it calls of a library, take most of the time. A
+/// function that nearly all samples share waits for work, as does one that it calls to wait.
+fn waiting(subject: &Subject<'_>) -> Option<Finding> {
+    let (table, profile) = (subject.table(), subject.profile);
+    if profile.recording().mode != Mode::Wall {
+        return None;
+    }
+    let labels = &subject.report.labels;
+    let function_of = |label: LabelId| labels.all()[label as usize].function;
+    // C gives names that begin so to its library.
+    let is_guests = |label: &LabelId| {
+        is_own(subject, function_of(*label)) && !subject.text(*label).starts_with('_')
+    };
+    let is_mark = |label: LabelId| {
+        let kind = subject.report.symbolized.function(function_of(label)).kind;
+        matches!(kind, FunctionKind::Special(_))
+    };
+    // By function and caller.
+    let mut waits: HashMap<(LabelId, LabelId), u64> = HashMap::new();
+    for sample in subject.report.shown_samples() {
+        let mut stack = profile.stack(sample.node).peekable();
+        let is_wait =
+            |leaf: &FrameId| profile.frame(*leaf) == Frame::Special(SpecialFrame::Blocked);
+        if stack.next_if(is_wait).is_none() {
+            continue;
+        }
+        let mut stack = stack.flat_map(|frame| labels.of_frame(frame)).copied();
+        if let Some(label) = stack.find(is_guests)
+            && let Some(caller) = stack.find(|caller| *caller != label && !is_mark(*caller))
+        {
+            let sum = waits.entry((label, caller)).or_default();
+            *sum = sum.saturating_add(sample.count);
+        }
+    }
+    let is_way = |label: LabelId| {
+        let is_its = |row: &&FunctionRow| {
+            row.function == function_of(label) && row.text == subject.text(label)
+        };
+        let row = table.rows.iter().find(is_its);
+        row.is_none_or(|row| row.total as f64 >= table.whole as f64 * WAY)
+    };
+    let mut by_function: HashMap<LabelId, u64> = HashMap::new();
+    for ((label, caller), count) in waits {
+        if !is_way(label) && !is_way(caller) {
+            let sum = by_function.entry(label).or_default();
+            *sum = sum.saturating_add(count);
+        }
+    }
+    let (label, count) =
+        by_function.into_iter().max_by_key(|(label, count)| (*count, Reverse(*label)))?;
+    let share = all_of(subject).share(count, 0);
+    if share.low < WAITS {
+        return None;
+    }
+    let text = subject.text(label);
+    let finding = Finding::new(
+        RULE,
+        score(share.share, WAITS, WAITS_SEVERE),
+        format!("`{text}` waits {} of the time", with_interval(&share, table.unit)),
+        format!(
+            "see its waits: `report --focus blocked --callees {}`; ask whether other work can go \
+             on meanwhile",
+            in_shell(subject, function_of(label))
+        ),
+    );
+    Some(named(finding, text, share.share))
+}
+
+/// All samples, as shares of them are told.
+fn all_of(subject: &Subject<'_>) -> Recorded {
+    Recorded {
+        count: subject.table().recorded,
+        unit: subject.table().unit,
+        unplaced: Unplaced::of(subject.profile),
+    }
+}
+
+/// A function's name as an argument in a shell.
+fn in_shell(subject: &Subject<'_>, function: FunctionId) -> String {
+    let name = Printable(&subject.report.symbolized.function(function).name).to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_:.".contains(c);
+    match name.chars().all(is_plain) {
+        true => name,
+        false => format!("'{}'", name.replace('\'', r"'\''")),
+    }
 }
 
 /// The function that dominates half of the samples with what it calls, and the chain of callees
@@ -98,7 +207,7 @@ fn with_callees<'r>(subject: &Subject<'r>) -> Option<(&'r FunctionRow, Vec<Label
     if candidates.is_empty() {
         return None;
     }
-    candidates.sort_unstable_by_key(|label| (std::cmp::Reverse(total[label]), *label));
+    candidates.sort_unstable_by_key(|label| (Reverse(total[label]), *label));
     let (label, chain) = Calls::of(subject, total).dominating(candidates, least)?;
     // Whatever calls it: its row has all of its samples.
     let (text, function) = (subject.text(label), all[label as usize].function);
@@ -150,12 +259,7 @@ fn as_written(
         .zip(own)
         .filter(|(label, (count, _))| *count as f64 >= all as f64 * HALF && is_meant(*label));
     let (label, (count, _)) = half.min_by_key(|(label, (_, inner))| (*inner, *label))?;
-    let all = Recorded {
-        count: all,
-        unit: subject.table().unit,
-        unplaced: Unplaced::of(subject.profile),
-    };
-    Some((label, all.share(count, 0)))
+    Some((label, all_of(subject).share(count, 0)))
 }
 
 fn named(finding: Finding, name: &str, share: f64) -> Finding {
@@ -262,7 +366,7 @@ impl Calls {
             Some(callees) => callees.iter().map(|(label, count)| (*label, *count)).collect(),
             None => Vec::new(),
         };
-        callees.sort_unstable_by_key(|(label, count)| (std::cmp::Reverse(*count), *label));
+        callees.sort_unstable_by_key(|(label, count)| (Reverse(*count), *label));
         callees
     }
 

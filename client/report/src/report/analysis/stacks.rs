@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 
 use super::super::broken;
+use super::super::marks::Marked;
 use super::super::stack_warnings::{
-    BY_FRAME_POINTER, Incomplete, Told, about_broken, about_callers, about_truncated, where_broken,
+    BY_FRAME_POINTER, Told, about_broken, about_callers, about_truncated, of_what, where_broken,
 };
 use super::super::warnings::{NOTABLE, notable};
 use super::{Finding, Found, Subject, score};
@@ -22,12 +23,14 @@ const HALF: f64 = 0.5;
 pub(super) fn rule(subject: &Subject<'_>) -> Found {
     let counters = &subject.counters;
     let info = subject.info();
-    let Incomplete { truncated, broken, whole } = Incomplete::of(subject.profile, counters);
+    let Marked { truncated, broken, .. } = Marked::of(subject.profile);
+    let whole = subject.profile.sample_count();
+    let shown = |count| format!("{} of {}", share(count, whole), of_what(info.mode));
     let part = |count: u64| count as f64 / whole.max(1) as f64;
     let told = |told: Told, score| Finding::new(RULE, score, told.finding, told.advice);
     let mut all = Vec::new();
     if notable(truncated, whole) {
-        let about = about_truncated(&share(truncated, whole), info.depth);
+        let about = about_truncated(&shown(truncated), info.depth);
         let mut finding =
             told(about, score(part(truncated), NOTABLE, MANY_STACKS)).count("truncated", truncated);
         if let Some((name, times)) = recursion(subject) {
@@ -39,7 +42,7 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     }
     if notable(broken, whole) {
         let places = broken::places(subject.report.symbolized);
-        let about = about_broken(&share(broken, whole), &places);
+        let about = about_broken(&shown(broken), &places);
         let mut finding = told(about, score(part(broken), NOTABLE, MANY_STACKS));
         if let Some(place) = where_broken(&places, usize::MAX) {
             finding = finding.because(place);

@@ -135,6 +135,8 @@ impl Guest {
                 let address = 0x1000 * (at as u64 + 1);
                 let frame = match *name {
                     "[truncated]" => Frame::Special(SpecialFrame::Truncated),
+                    "[broken]" => Frame::Special(SpecialFrame::Broken),
+                    "[blocked]" => Frame::Special(SpecialFrame::Blocked),
                     _ if depth == 0 => Frame::leaf(address),
                     _ => Frame::caller(address + 1),
                 };
@@ -157,11 +159,11 @@ impl Guest {
         ring.stacks = numbers.into_iter().map(|(node, number)| (number, node)).collect();
         ring.stacks.sort_unstable();
         let all = self.samples.len() as u64;
-        let by_table = all.saturating_sub(self.counters.by_frame_pointer);
+        let by_table = (all - self.counters.blocked).saturating_sub(self.counters.by_frame_pointer);
         builder.add_vcpu(VcpuStats {
             counters: Counters {
-                ticks: all + self.counters.masked,
-                recorded: all,
+                ticks: all - self.counters.blocked + self.counters.masked,
+                recorded: all - self.counters.blocked,
                 late: self.samples.iter().filter(|(_, is_late, _)| *is_late).count() as u64,
                 by_table,
                 ..self.counters
@@ -354,7 +356,10 @@ fn truncated_stacks_are_found_with_what_recurs() {
     };
     truncated(150).finds_nothing();
     let found = truncated(20).finds("callers");
-    has(&found, "5.0 % of the stacks are deeper than 64 frames");
+    has(
+        &found,
+        "stacks deeper than 64 frames, whose outer frames are cut, in 5.0 % of the samples",
+    );
     has(&found, "`walk` is on such a stack 4 times: it calls itself");
 }
 
@@ -547,6 +552,86 @@ fn a_function_with_most_of_the_time_is_found() {
     with(0.45, &own).finds_nothing();
 }
 
+/// A guest in wall mode, whose `flush` waits in so many of a hundred samples, and whose main loop
+/// waits for work in 35 others.
+fn waiting(percent: usize) -> Guest {
+    let mut guest = Guest::healthy();
+    guest.mode = Mode::Wall;
+    for (at, (.., stack)) in guest.samples.iter_mut().enumerate() {
+        match at % 100 {
+            at if at < percent => {
+                *stack = vec!["[blocked]", "__nanosleep", "std::thread::sleep", "disk::flush"];
+                stack.extend(["handle", "serve", "main"]);
+            }
+            at if at < percent + 35 => *stack = vec!["[blocked]", "poll", "serve", "main"],
+            _ => {}
+        }
+    }
+    guest
+}
+
+/// Guards waits that no finding names, and a main loop that is called guilty because it has nothing
+/// to do.
+#[test]
+fn the_function_whose_waits_take_much_of_the_time_is_found() {
+    let found = waiting(31).finds("dominating function");
+    has(&found, "`disk::flush` waits 31.1 % (");
+    has(&found, "`report --focus blocked --callees disk::flush`");
+    assert_eq!(found.functions, ["disk::flush"]);
+    waiting(20).finds_nothing();
+    waiting(0).finds_nothing();
+}
+
+/// Guards a headline of a function with 0.0 % where only waits are shown.
+#[test]
+fn what_is_shown_of_waits_alone_is_called_blocked() {
+    waiting(0).analyze(|_, report| {
+        let focus = Some("blocked".parse().unwrap());
+        let options = ReportOptions { focus, ..ReportOptions::default() };
+        let mut text = Vec::new();
+        Report::new(report.symbolized, options).write(Format::Text, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("what takes the time\n  blocked for 35.1 % ("), "{text}");
+    });
+}
+
+/// Guards advice that cannot be pasted: a shell would take parts of a name as its own signs.
+#[test]
+fn advice_names_the_function_as_a_shell_takes_it() {
+    for (name, argument) in [
+        ("shop::is_spam", "shop::is_spam"),
+        ("<a::B as c::D>::e", "'<a::B as c::D>::e'"),
+        ("it's", "'it'\\''s'"),
+    ] {
+        let mut guest = Guest::healthy();
+        for (.., stack) in &mut guest.samples {
+            *stack = vec![name, "serve", "main"];
+        }
+        let found = guest.finds("dominating function");
+        has(&found, &format!("`report --annotate {argument}`"));
+        has(&found, &format!("`report --callers {argument}`"));
+    }
+}
+
+/// Guards two shares of one recording: its broken stacks are a part of all samples, waits included,
+/// in the report's warnings as in `doctor`.
+#[test]
+fn broken_stacks_are_a_share_of_all_samples() {
+    let mut guest = waiting(0);
+    for (.., stack) in guest.samples.iter_mut().skip(40).step_by(50) {
+        *stack = vec!["parse", "[broken]"];
+    }
+    // Of ticks, as the agent counts; waits are none.
+    let all = guest.samples.len() as u64;
+    guest.counters.blocked = all / 2;
+    guest.counters.broken = all / 50;
+    guest.analyze(|_, report| {
+        let warnings = report.warnings();
+        let told = warnings.iter().find(|it| it.starts_with("broken stacks")).unwrap();
+        assert!(told.contains("in 2.0 % of the samples"), "{told}");
+    });
+}
+
 /// Guards a function that is not found because two libraries share what it calls, and a thread's
 /// start that is found instead where stacks lack their outer frames.
 #[test]
@@ -567,7 +652,7 @@ fn what_a_function_calls_may_be_in_several_libraries() {
         }
         guest
     };
-    let found = with(60, usize::MAX).finds("dominating function");
+    let found = with(60, usize::MAX).analyze(|analysis, _| analysis.findings[0].clone());
     has(&found, "`shop::is_spam` and what it calls take ");
     // Half of the samples, but maybe not of the time; also where half is in one function that it
     // calls.

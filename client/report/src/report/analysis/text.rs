@@ -138,6 +138,9 @@ pub(super) fn with_interval(share: &Interval, unit: Unit) -> String {
     }
 }
 
+/// What a table calls waits.
+const BLOCKED: &str = "[blocked]";
+
 /// Of a profile without a finding about a function, the function with the most of its own.
 fn the_most(report: &Report<'_>) -> Option<String> {
     let table = report.functions();
@@ -146,7 +149,7 @@ fn the_most(report: &Report<'_>) -> Option<String> {
         matches!(kind, FunctionKind::Named | FunctionKind::Address)
     };
     let is_blocked =
-        |row: &&super::super::FunctionRow| row.text == "[blocked]" && row.own_share.share > 0.5;
+        |row: &&super::super::FunctionRow| row.text == BLOCKED && row.own_share.share > 0.5;
     if let Some(row) = table.rows.iter().find(is_blocked).filter(|_| table.unit == Unit::Samples) {
         let share = with_interval(&row.own_share, table.unit);
         return Some(format!("blocked for {share} of the time"));
@@ -155,7 +158,12 @@ fn the_most(report: &Report<'_>) -> Option<String> {
         let share = with_interval(&row.total_share, table.unit);
         return Some(format!("the most: `{}` and what it calls, {share}", row.text));
     }
-    let row = table.rows.iter().find(is_code)?;
+    // The table begins with the most of its own.
+    let mut rows = table.rows.iter().filter(|row| row.own > 0);
+    let row = rows.find(|row| is_code(row) || row.text == BLOCKED)?;
     let share = with_interval(&row.own_share, table.unit);
+    if row.text == BLOCKED {
+        return Some(format!("blocked for {share} of the time"));
+    }
     Some(format!("the most: `{}` itself, {share}", row.text))
 }

@@ -10,10 +10,13 @@ use super::super::Report;
 use super::super::shares::{JsonShares, Shares};
 use super::super::shorten;
 use super::super::text::Figures;
-use super::super::units::{amount_with_unit, grouped};
+use super::super::units::{amount, amount_with_unit, grouped};
 use super::{Annotation, Line};
 use unikprof_profile::printable::Printable;
 use unikprof_profile::profile::Unit;
+
+/// The least columns of an inlined function's name.
+const NAME: usize = 20;
 
 impl Annotation {
     pub(in crate::report) fn write(
@@ -21,21 +24,19 @@ impl Annotation {
         report: &Report<'_>,
         out: &mut impl Write,
     ) -> io::Result<()> {
-        let profile = report.symbolized.profile();
-        let unit = profile.recording().unit();
-        let columns = Columns::of(unit, report.options.columns);
+        let unit = report.symbolized.profile().recording().unit();
+        let (total, own) = (amount_with_unit(self.code.total, unit), amount(self.own, unit));
+        write!(out, "\nannotation of {}: {total} total, {own} self", self.function)?;
         let inlined = self.code.own.saturating_sub(self.own);
-        write!(out, "\nannotation of {}, {}", self.function, amount_with_unit(self.own, unit))?;
         if inlined != 0 {
-            let inlined = amount_with_unit(inlined, unit);
-            write!(out, " of its own and {inlined} of functions inlined into it")?;
+            write!(out, ", {} in functions inlined into it", amount(inlined, unit))?;
         }
         writeln!(
             out,
             "{}",
             match unit {
                 Unit::Samples => "; shares are of all samples, intervals hold 95 %",
-                Unit::Nanoseconds => " blocked; shares are of all blocked time",
+                Unit::Nanoseconds => "; shares are of all blocked time",
                 Unit::Bytes | Unit::Objects => ", estimated; shares are of all",
             }
         )?;
@@ -45,9 +46,13 @@ impl Annotation {
             0 => sampled,
             top => top.min(sampled),
         };
+        let widest = self.lines[..top].iter().map(|line| self.line_text(line, Some(0)));
+        let widest = widest.map(|text| text.chars().count()).max().unwrap_or(0);
+        let has_own = self.code.own != 0;
+        let columns = Columns::fitting(unit, report.options.columns, has_own, widest);
         columns.write_heading("line", out)?;
         for line in &self.lines[..top] {
-            columns.write_row(Some(&line.counts), &self.line_text(line, &columns), out)?;
+            columns.write_row(Some(&line.counts), &self.line_text(line, columns.left), out)?;
         }
         if top < sampled {
             let left_out = grouped((sampled - top) as u64);
@@ -67,7 +72,7 @@ impl Annotation {
                 continue;
             }
             if shown != Some(*line) {
-                let text = self.line_text(&self.lines[*line], &columns);
+                let text = self.line_text(&self.lines[*line], columns.left);
                 columns.write_row(None, &text, out)?;
                 shown = Some(*line);
             }
@@ -101,25 +106,26 @@ impl Annotation {
         found
     }
 
-    /// The line's function, if it is an inlined one, its place and its text.
-    fn line_text(&self, line: &Line, columns: &Columns) -> String {
-        let mut text = String::new();
-        let function = Printable(&line.origin.function).to_string();
-        if function != self.function {
-            text = shorten::name(&function, columns.left.unwrap_or(usize::MAX)).into_owned() + " ";
-        }
-        match &line.origin.source {
+    /// The line's function, if it is an inlined one, its place and its text; the function is
+    /// shortened first.
+    fn line_text(&self, line: &Line, columns: Option<usize>) -> String {
+        let mut text = match &line.origin.source {
             Some((file, number)) => {
                 let file = Printable(file).to_string();
-                text += &format!("{}:{number}", shorten::path(&file));
+                format!("{}:{number}", shorten::path(&file))
             }
-            None => text += "(no source line)",
-        }
+            None => "(no source line)".to_owned(),
+        };
         if let Some(source) = &line.text {
             text += "  ";
             text += &Printable(source.replace('\t', " ").trim()).to_string();
         }
-        text
+        let function = Printable(&line.origin.function).to_string();
+        if function == self.function {
+            return text;
+        }
+        let left = columns.unwrap_or(usize::MAX).saturating_sub(text.chars().count() + 1);
+        format!("{} {text}", shorten::name(&function, left.max(NAME)))
     }
 
     pub(in crate::report) fn json(&self, report: &Report<'_>) -> JsonAnnotation<'_> {
@@ -149,19 +155,23 @@ impl Annotation {
 /// The columns of both tables.
 struct Columns {
     figures: Figures,
+    /// Whether there are samples of its own: a column of zeros says nothing.
+    has_own: bool,
     /// What is left for the last column.
     left: Option<usize>,
 }
 
 impl Columns {
-    fn of(unit: Unit, columns: Option<usize>) -> Columns {
-        let figures = Figures::fitting(unit, columns);
-        Columns { figures, left: columns.map(|all| figures.left(all, 2)) }
+    /// With figures that leave so many columns for the last one, as far as possible.
+    fn fitting(unit: Unit, columns: Option<usize>, has_own: bool, last: usize) -> Columns {
+        let shares = 1 + usize::from(has_own);
+        let figures = Figures::fitting(unit, columns, shares, last);
+        Columns { figures, has_own, left: columns.map(|all| figures.left(all, shares)) }
     }
 
     fn write_heading(&self, last: &str, out: &mut impl Write) -> io::Result<()> {
-        let [own, total] = ["self", "total"].map(|title| self.figures.heading(title));
-        writeln!(out, "\n{own}{total}{last}")
+        let own = if self.has_own { self.figures.heading("self") } else { String::new() };
+        writeln!(out, "\n{own}{}{last}", self.figures.heading("total"))
     }
 
     /// A row; without counts it begins with blanks.
@@ -171,13 +181,15 @@ impl Columns {
         text: &str,
         out: &mut impl Write,
     ) -> io::Result<()> {
-        let figures = match counts {
-            None => " ".repeat(2 * self.figures.width()),
-            Some(counts) => {
-                let own = self.figures.cells(counts.own, &counts.own_share);
-                own + &self.figures.cells(counts.total, &counts.total_share)
+        let cells = |counts: &Shares| {
+            let total = self.figures.cells(counts.total, &counts.total_share);
+            match self.has_own {
+                true => self.figures.cells(counts.own, &counts.own_share) + &total,
+                false => total,
             }
         };
+        let blank = || " ".repeat((1 + usize::from(self.has_own)) * self.figures.width());
+        let figures = counts.map_or_else(blank, cells);
         match self.left {
             Some(left) if text.chars().count() > left => {
                 let text: String = text.chars().take(left.saturating_sub(1)).collect();
