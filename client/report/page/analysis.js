@@ -1,12 +1,12 @@
 // What rules found about the guest: the page's first pane.
 import { moment } from "./format.js";
-import { element } from "./tables.js";
+import { element, named } from "./tables.js";
 
 /** The most buttons of one finding. */
 const MOST = 6;
 
-/** What of a name's end always stays, in characters. */
-const TAIL = 16;
+/** The least room of a name, in characters. */
+const LEAST_NAME = 18;
 
 /** Text with a link for each name of a function; a line that is too short keeps the ends of names, and shares. */
 function linked(text, labels, onName) {
@@ -14,13 +14,12 @@ function linked(text, labels, onName) {
     if (at % 2 === 0) return part.split(/(\d[\d.]* %)/).map((textContent, each) => element("span", { className: each % 2 === 0 ? "" : "share", textContent }));
     const label = labels.findIndex(({ name }) => name === part);
     if (label < 0 || !onName) return element("span", { textContent: `\`${part}\`` });
-    const parts = [part.slice(0, -TAIL), part.slice(-TAIL)].map((textContent) => element("span", { textContent }));
     const onclick = (event) => {
       event.preventDefault();
       onName(label);
     };
-    const name = element("a", { href: "#", className: "name", title: `select ${part}`, onclick }, ...parts);
-    name.style.minWidth = `${Math.min(part.length, TAIL + 2)}ch`;
+    const name = named("a", { href: "#", className: "name", title: `select ${part}`, onclick }, part);
+    name.style.minWidth = `${Math.min(part.length, LEAST_NAME)}ch`;
     return name;
   });
 }

@@ -1,7 +1,7 @@
 // The call tree of the page.
 import { textOfFolded } from "./flame.js";
 import { amount, percent } from "./format.js";
-import { element, signed } from "./tables.js";
+import { element, named, signed } from "./tables.js";
 
 /** The heads of a call tree's columns. */
 function callHead(compares) {
@@ -56,8 +56,9 @@ export function callTree({ tree, own, total, recorded, unit, name, matches, sele
     const isMatch = (isFold ? folded : [node]).some((each) => matches?.[tree.label[each]] === 1);
     if (!isFold && tree.label[node] === selected) row.setAttribute("aria-current", "true");
     const sign = element("span", { className: "toggle", textContent: children.length === 0 ? "" : isOpen ? "▾" : "▸" });
-    const text = element("span", { className: "function" }, sign, element("span", { className: isMatch ? "match" : "", textContent: isFold ? textOfFolded(folded, name) : name(node) }));
-    text.style.paddingLeft = `${Math.min(depth - 1, 60) * 14}px`;
+    const text = element("span", { className: "function" }, sign, named("span", { className: isMatch ? "match" : "" }, isFold ? textOfFolded(folded, name) : name(node)));
+    // Deep calls keep room for their names.
+    text.style.paddingLeft = `min(${depth - 1} * var(--step), 30%)`;
     row.append(...cells, text);
     const near = (way) => {
       let next = row[way];

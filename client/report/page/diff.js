@@ -4,7 +4,7 @@ import { MATCH } from "./colors.js";
 import { Flame, textOfFolded } from "./flame.js";
 import { byName, percent } from "./format.js";
 import { $, Shell, startPage } from "./shell.js";
-import { element, legendEntry, matchesOf, replaceList, showTip, tableOf } from "./tables.js";
+import { element, legendEntry, matchesOf, named, replaceList, showTip, tableOf } from "./tables.js";
 import { Tree } from "./tree.js";
 
 const VIEWS_OF_DIFF = [["icicle", "Icicle"], ["flame", "Flame graph"], ["left", "Left heavy"]];
@@ -128,7 +128,7 @@ class DiffPage extends Shell {
       const { name, verdict, cells } = head.functions[at];
       const texts = [...cells, verdict].map((textContent) => element("td", { textContent }));
       const find = () => this.set({ query: `^${name.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&")}$`, node: 0 });
-      return element("tr", {}, ...texts, element("td", { className: "name" }, element("button", { type: "button", "data-key": `function ${at}`, textContent: name, onclick: find })));
+      return element("tr", {}, ...texts, element("td", { className: "name" }, named("button", { type: "button", "data-key": `function ${at}`, onclick: find }, name)));
     });
     replaceList($("list"), [tableOf(COLUMNS_OF_DIFF, state.sort, (sort) => this.set({ sort }), rows)]);
   }

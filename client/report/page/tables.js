@@ -12,6 +12,11 @@ export function element(tag, properties = {}, ...children) {
   return made;
 }
 
+/** An element with a name. If the name does not fit, its end stays, which is the function: as `elide` has it in graphs. */
+export function named(tag, { className = "", ...properties }, text) {
+  return element(tag, { title: text, ...properties, className: `named ${className}` }, element("bdi", { textContent: text }));
+}
+
 /** An entry of a legend: its colour by a class of the style sheet, or itself. */
 export function legendEntry(kind, text, color = "") {
   const sample = element("i", { className: kind });
@@ -94,7 +99,8 @@ export function functionTable({ rows, recorded, unit, labels, sort, selected, co
       amount(row.own, unit), percent(row.own / recorded), ends(row.ownInterval),
       amount(row.total, unit), percent(row.total / recorded), ends(row.totalInterval), ...change,
     ].map((text) => element("td", { textContent: text }));
-    const name = element("button", { type: "button", "data-key": `label ${row.label}`, textContent: row.text ?? label.name, title: placeOf(label), onclick: () => onChoose(row) });
+    const properties = { type: "button", "data-key": `label ${row.label}`, title: [label.name, placeOf(label)].filter(Boolean).join("\n"), onclick: () => onChoose(row) };
+    const name = row.text ? element("button", { ...properties, textContent: row.text }) : named("button", properties, label.name);
     return element("tr", { "data-label": row.label, ...(row.label === selected ? { "aria-current": "true" } : {}) }, ...cells, element("td", { className: "name" }, name));
   });
   const table = tableOf(columns, sort, onSort, body);

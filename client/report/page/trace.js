@@ -3,7 +3,7 @@ import { MATCH, MERGED, Palette } from "./colors.js";
 import { byName, duration, grouped, moment } from "./format.js";
 import { CHOSEN, Lanes, MATCHED } from "./lanes.js";
 import { $, Shell, startPage } from "./shell.js";
-import { element, legendEntry, matchesOf, replaceList, showTip, tableOf } from "./tables.js";
+import { element, legendEntry, matchesOf, named, replaceList, showTip, tableOf } from "./tables.js";
 import { Traced } from "./traced.js";
 
 const COLUMNS_OF_TRACE = [["calls", "calls"], ["total", "total"], ["own", "self"], ["waited", "waited"], ["p50", "p50"], ["p99", "p99"],
@@ -108,7 +108,7 @@ class TracePage extends Shell {
       const cells = [grouped(row.calls), ...["total", "own", "waited", "p50", "p99", "max"].map((key) => time(row[key]))];
       const ends = row.ends.flatMap((count, end) => (end > 0 && count > 0 ? [`${grouped(count)} ${head.ends[end]}`] : []));
       const { name } = labels[row.label];
-      const button = element("button", { type: "button", "data-key": `function ${row.label}`, textContent: name, onclick: () => this.choose(row.label) });
+      const button = named("button", { type: "button", "data-key": `function ${row.label}`, onclick: () => this.choose(row.label) }, name);
       return element("tr", row.label === state.chosen ? { "aria-current": "true" } : {}, ...cells.map((textContent) => element("td", { textContent })),
         element("td", { className: "name" }, button, ends.length === 0 ? "" : ` (${ends.join(", ")})`));
     });

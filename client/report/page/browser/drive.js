@@ -8,7 +8,8 @@
 //   {"type": "#query", "text": "main"}   {"press": "Escape", "on": "#tracks"}   {"choose": "#span", "value": "0"}
 //   {"wheel": "#overlay", "at": [0.5, 0.5], "by": -500}   {"media": "print"}   {"visible": "#legend"}
 //   {"scrolled": "#graph-part"}   the pixels above and below what is seen of it, and of that those below the window
-//   {"seen": ".name"}   whether the left and right ends of each are on the screen, and nothing is above them
+//   {"seen": ".name"}   whether the left and right ends of each are on the screen, and nothing is above them; with
+//   "end": true only the right one
 //   {"read": "#shown"}   {"rows": ".functions tbody tr"}   {"hash": true}   {"fails": "/path"}
 // The page of a fleet:
 //   {"open": "http://127.0.0.1:7780/"}        from then on it may ask this server
@@ -130,10 +131,10 @@ async function take(page, step) {
     case "visible":
       return page.$$eval(value, (found) => found.map((each) => each.getClientRects().length > 0));
     case "seen":
-      return page.$$eval(value, (found) => found.map((each) => {
+      return page.$$eval(value, (found, end) => found.map((each) => {
         const { left, right, top, bottom } = each.getBoundingClientRect();
-        return [left + 2, right - 2].every((x) => document.elementFromPoint(x, (top + bottom) / 2) === each);
-      }));
+        return [end ? right - 2 : left + 2, right - 2].every((x) => document.elementFromPoint(x, (top + bottom) / 2) === each);
+      }), step.end);
     case "media":
       await page.emulateMedia({ media: value });
       await page.evaluate(() => dispatchEvent(new Event("beforeprint")));

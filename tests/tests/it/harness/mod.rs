@@ -7,6 +7,7 @@ mod guest;
 mod keyed;
 mod proxy;
 mod server;
+mod terminal;
 pub(crate) mod time;
 mod wait;
 
@@ -18,4 +19,5 @@ pub(crate) use guest::Guest;
 pub(crate) use keyed::Keyed;
 pub(crate) use proxy::Proxy;
 pub(crate) use server::Fleet;
+pub(crate) use terminal::Terminal;
 pub(crate) use wait::{SOON, wait_until};

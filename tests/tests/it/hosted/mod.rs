@@ -21,6 +21,7 @@ mod many_guests;
 mod ocaml_guest;
 mod ocaml_package;
 mod page;
+mod pictures;
 mod pprof;
 mod recordings;
 mod snapshot;

@@ -788,6 +788,27 @@ fn what_nearly_all_stacks_have_is_folded_in_every_view() {
     assert_eq!(shown[17].as_array().unwrap().len(), names.len() + 6);
 }
 
+/// Guards names of two letters in the call tree, whose indentation took the width, and names that
+/// were cut before the function.
+#[test]
+#[ignore = "full: drives a browser"]
+fn names_keep_their_ends_on_a_narrow_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = page_of_one_guilty_function(folder.path());
+    let steps = [
+        json!({ "open": format!("{path}#view=tree&unfold=1") }),
+        json!({ "size": [390, 2000] }),
+        json!({ "seen": ".call[data-key] .function bdi", "end": true }),
+        json!({ "open": format!("{path}#view=table&unfold=1") }),
+        json!({ "seen": ".functions .name bdi", "end": true }),
+    ];
+    let Some(shown) = drive(&steps) else { return };
+    for seen in [&shown[2], &shown[4]] {
+        let seen = seen.as_array().unwrap();
+        assert!(seen.len() > 20 && seen.iter().all(|is_seen| is_seen == true), "{seen:?}");
+    }
+}
+
 /// A finding is one line with the ends of its names and its share, however narrow the page is, and
 /// its names select functions in the view that is shown.
 #[test]
@@ -808,8 +829,8 @@ fn names_in_findings_select_functions() {
     let mut steps = vec![
         json!({ "open": path }),
         json!({ "size": [390, 844] }),
-        json!({ "read": format!("{name} span:last-child") }),
-        json!({ "seen": format!("{name} span:last-child, #analysis summary .share") }),
+        json!({ "read": name }),
+        json!({ "seen": format!("{name} bdi, #analysis summary .share"), "end": true }),
         json!({ "size": [900, 700] }),
     ];
     for view in ["icicle", "flame", "tree", "table"] {

@@ -2,16 +2,15 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
 use serde_json::Value;
 use unikprof_client::exit_code;
-use unikprof_tests::requirement::skip;
 
 use crate::harness::time::lines;
-use crate::harness::{Client, Guest, Keyed, SOON, wait_until};
+use crate::harness::{Client, Guest, Keyed, SOON, Terminal, wait_until};
 
 const IMAGE: &str = "--image";
 
@@ -247,53 +246,6 @@ fn a_table_ends_with_its_recording() {
     assert!(seen);
 }
 
-/// A terminal of its own, by tmux.
-struct Terminal {
-    socket: String,
-}
-
-impl Terminal {
-    /// Runs a command line in a shell, in this folder.
-    fn open(folder: &Path, line: &str) -> Terminal {
-        let socket = folder.join("tmux").to_str().unwrap().to_owned();
-        let terminal = Terminal { socket };
-        let folder = folder.to_str().unwrap();
-        let words = ["-f", "/dev/null", "new-session", "-d", "-x", "120", "-y", "30", "-c", folder];
-        terminal.tmux(&[&words[..], &[line]].concat());
-        terminal
-    }
-
-    fn tmux(&self, words: &[&str]) -> String {
-        let mut command = Command::new("tmux");
-        let output = command.args(["-S", &self.socket]).args(words).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "tmux {words:?}: {told}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn keys(&self, keys: &[&str]) {
-        self.tmux(&[&["send-keys"], keys].concat());
-    }
-
-    fn shown(&self) -> String {
-        self.tmux(&["capture-pane", "-p"])
-    }
-
-    /// Waits until the screen is so; answers it.
-    fn wait(&self, what: &str, so: impl Fn(&str) -> bool) -> String {
-        wait_until(&format!("{what} on the terminal"), || {
-            Some(self.shown()).filter(|screen| so(screen))
-        })
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        let mut command = Command::new("tmux");
-        let _ = command.args(["-S", &self.socket, "kill-server"]).output();
-    }
-}
-
 fn first_row(screen: &str) -> &str {
     let mut lines = screen.lines().skip_while(|line| !line.contains("function"));
     lines.nth(1).unwrap_or_default()
@@ -302,8 +254,7 @@ fn first_row(screen: &str) -> &str {
 #[test]
 #[ignore = "full: records a guest"]
 fn keys_change_the_table_on_a_terminal_which_is_restored() {
-    if Command::new("tmux").arg("-V").output().is_err() {
-        skip("tmux is not installed");
+    if !Terminal::is_there() {
         return;
     }
     let guest = Guest::start("shares");
@@ -321,7 +272,7 @@ fn keys_change_the_table_on_a_terminal_which_is_restored() {
         );
         // Job control, so that the program is in the foreground and its id is known.
         let line = format!("bash -mc '{line}'");
-        let terminal = Terminal::open(folder.path(), &line);
+        let terminal = Terminal::open(folder.path(), [120, 30], &line);
         let screen = terminal.wait("the functions", |screen| screen.contains("sixty"));
         assert!(screen.contains("total*"), "{screen}");
         assert!(screen.contains("started by top"), "{screen}");
