@@ -194,7 +194,8 @@ impl PartArguments {
                 false => Ok(None),
             };
         };
-        let Some(extent) = extent(timeline, &of, recording.counted) else {
+        let Some(extent) = extent(timeline, &of, recording.counted.map(|_| recording.ended_ns))
+        else {
             return Ok(None);
         };
         let Asked { from, to } = self.window.asked();
@@ -223,15 +224,15 @@ impl PartArguments {
 
 /// From a recording's beginning to its end, as far as is known: the rings are read some time after
 /// the last of what was counted.
-fn extent(timeline: &Timeline, of: &RecordingSpan, counted: Option<Window>) -> Option<Extent> {
+fn extent(timeline: &Timeline, of: &RecordingSpan, counted_ns: Option<u64>) -> Option<Extent> {
     let held = timeline.extent()?;
     let from_ns = match of.window.from_ns {
         0 => held.from_ns,
         began_ns => began_ns,
     };
-    let last_ns = counted.map(|counted| {
+    let last_ns = counted_ns.map(|counted_ns| {
         let sampled_ns = timeline.last_sample_ns(of).map_or(0, |at_ns| at_ns.saturating_add(1));
-        counted.to_ns.max(sampled_ns)
+        counted_ns.max(sampled_ns)
     });
     let to_ns = of.window.to_ns.min(last_ns.unwrap_or(held.to_ns)).min(held.to_ns).max(from_ns);
     Some(Extent { whole: Window { from_ns, to_ns }, clock: timeline.wall_clock() })
@@ -271,10 +272,7 @@ mod tests {
             Ring { records: vec![sample(10), sample(90)], read_at_ns: 200, ..Ring::default() };
         let timeline = Timeline::new(vec![ring], BTreeMap::new(), 0);
         let of = RecordingSpan { recording: Some(1), ring_bit: 0, window: Window::ALL };
-        let end = |counted: Option<u64>| {
-            let counted = counted.map(|to_ns| Window::new(0, to_ns));
-            extent(&timeline, &of, counted).unwrap().whole.to_ns
-        };
+        let end = |counted: Option<u64>| extent(&timeline, &of, counted).unwrap().whole.to_ns;
         assert_eq!(end(Some(100)), 100);
         assert_eq!(end(Some(50)), 91, "the guest went on after what was counted");
         assert_eq!(end(None), 200, "rings alone tell when nothing ran");

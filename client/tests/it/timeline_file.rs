@@ -569,7 +569,7 @@ fn the_seconds_show_what_the_filters_leave() {
     program::has(&refused, &["leave nothing of 5 samples"]);
 
     let (_, refused) = run(2, &file, "report", &["--focus", "("]);
-    program::has(&refused, &["is called or matches `(`"]);
+    program::has(&refused, &["`(` is no regular expression"]);
 
     let (told, _) = run(0, &file, "report", &["--timeline", "--focus", "1070"]);
     program::has(

@@ -137,7 +137,9 @@ impl Comparison<'_> {
     fn is_same(&self) -> bool {
         let is_same = |change: &Change| change.base == change.new;
         let mut functions = self.functions.iter();
-        self.counted[0] == self.counted[1]
+        // All code without names is one function.
+        self.check_names().is_ok()
+            && self.counted[0] == self.counted[1]
             && self.total.as_ref().is_none_or(is_same)
             && functions.all(|it| is_same(&it.own) && is_same(&it.total))
     }
