@@ -198,7 +198,7 @@ impl<'a> SplitUnit<'a> {
     ) -> gimli::Result<Option<SplitUnit<'a>>> {
         let Some(header) = with_code(&file)? else { return Ok(None) };
         if file.debug_line_str.reader().is_empty() {
-            file.debug_line_str = parent.debug_line_str.clone();
+            file.debug_line_str = parent.debug_line_str;
         }
         let scopes = Scopes::of(Arc::new(file), Some(Rc::clone(unit)));
         let (_, unit) = scopes.unit(header.offset().0).ok_or(gimli::Error::MissingUnitDie)?;
