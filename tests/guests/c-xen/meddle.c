@@ -15,6 +15,8 @@
 #define APIC ((volatile uint32_t *)0xfee00000)
 #define APIC_EOI (0xb0 / 4)
 #define APIC_SPURIOUS (0xf0 / 4)
+/* Eight registers with a bit for each vector whose interrupt is pending, at every fourth word. */
+#define APIC_REQUESTED (0x200 / 4)
 #define APIC_TIMER (0x320 / 4)
 #define APIC_COUNT (0x380 / 4)
 #define APIC_DIVIDE (0x3e0 / 4)
@@ -50,6 +52,20 @@ static void use_timer(void)
     APIC[APIC_DIVIDE] = DIVIDE_BY_1;
     APIC[APIC_TIMER] = TIMER_PERIODIC | OWN_VECTOR;
     APIC[APIC_COUNT] = PERIOD;
+}
+
+/* With events masked: so that the profiler's next interrupt comes when the timer is not its own any more. */
+static void wait_for_pending_interrupt(void)
+{
+    uint64_t end = clock_now_ns() + 10000000000;
+    while (clock_now_ns() < end) {
+        for (unsigned word = 0; word < 8; word++) {
+            if (APIC[APIC_REQUESTED + 4 * word] != 0) {
+                return;
+            }
+        }
+    }
+    panic("no interrupt of the profiler's is pending");
 }
 
 /* boot.S: the first 4 GiB. */
@@ -109,6 +125,7 @@ void meddler(void)
     }
     bool were_unmasked = events_mask();
     if (command_line_is("meddle", "timer")) {
+        wait_for_pending_interrupt();
         use_timer();
     } else if (command_line_is("meddle", "table")) {
         interrupts_start_in_another();

@@ -27,7 +27,9 @@ impl Running {
         let is_timer = !self.delivery.by_apic && self.apic.is_in_service(vector);
         if is_timer {
             self.apic.end_of_interrupt();
-        } else if !vcpu.is_unusable.load(Ordering::Relaxed) && !self.apic.is_ours(vector) {
+        }
+        // Also where its last interrupt was pending meanwhile: to arm it would end the guest's.
+        if !vcpu.is_unusable.load(Ordering::Relaxed) && !self.apic.is_ours(vector) {
             vcpu.is_unusable.store(true, Ordering::Relaxed);
             machine::debug_line(
                 "no more ticks, nor answers to clients: the guest uses the local APIC's timer \
