@@ -202,7 +202,10 @@ impl PartArguments {
         let window = match (from, to) {
             (None, None) if whole || mode.is_heap() => None,
             (None, None) => recording.asked,
-            (from, to) => Some(extent.window(from, to).map_err(Failure::Moment)?),
+            (from, to) => {
+                let window = extent.window(from, to).map_err(Failure::Moment)?;
+                Some(window.and(extent.whole))
+            }
         };
         // If a part was fetched before, the ring may hold that, too: who names no time means that of
         // the file's counts.

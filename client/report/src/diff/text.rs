@@ -133,8 +133,12 @@ fn unchanged(tested: usize, functions: &[Function]) -> String {
 }
 
 impl Comparison<'_> {
-    /// Whether both recordings show the same, as of one file compared with itself.
+    /// Whether both files are of one recording and show the same.
     fn is_same(&self) -> bool {
+        let [base, new] = &self.inputs;
+        if base.info() != new.info() {
+            return false;
+        }
         let is_same = |change: &Change| change.base == change.new;
         let mut functions = self.functions.iter();
         // All code without names is one function.

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use unikprof_profile::profile::{FrameId, Interval, SpecialFrame, Unit};
+use unikprof_profile::profile::{Frame, FrameId, Interval, SpecialFrame, Unit};
 use unikprof_profile::symbols::{FileId, FunctionId, FunctionKind};
 
 use super::Report;
@@ -58,6 +58,8 @@ pub struct FunctionRow {
     pub own: u64,
     /// Counted in it and its callees; each stack counts once.
     pub total: u64,
+    /// The same of whole stacks alone.
+    pub(super) in_whole: u64,
     /// Its own share; the interval has no width if the share was measured and not sampled.
     pub own_share: Interval,
     /// The share of its total, likewise.
@@ -102,6 +104,7 @@ impl FunctionTable {
                     text: label.text.clone(),
                     own: sum.own,
                     total: sum.total,
+                    in_whole: sum.in_whole,
                     own_share,
                     total_share,
                     heap: allocated.map(|(_, row)| row),
@@ -149,7 +152,7 @@ impl FunctionTable {
             rows.sort_by_key(|row| Reverse(row.total));
         }
         let most = self.whole as f64 * SHARED;
-        let is_shared = |row: &&FunctionRow| row.total as f64 >= most;
+        let is_shared = |row: &&FunctionRow| row.in_whole as f64 >= most;
         let mut shared: Vec<&FunctionRow> = rows.iter().copied().filter(is_shared).collect();
         shared.sort_by(|a, b| a.depth.total_cmp(&b.depth));
         shared.pop();
@@ -166,6 +169,7 @@ impl FunctionTable {
 struct Sum {
     own: u64,
     total: u64,
+    in_whole: u64,
     /// The number of the last stack it is in, from 1.
     stack: u32,
     /// Sum over the total of how many functions are above it.
@@ -181,7 +185,10 @@ fn sums(report: &Report<'_>) -> (Vec<Sum>, Vec<(u64, u64)>) {
     let mut path = Vec::new();
     for (sample, stack) in report.shown_samples().zip(1..) {
         path.clear();
+        let mut is_whole = true;
         for frame in profile.stack(sample.node) {
+            use SpecialFrame::{Broken, Truncated};
+            is_whole &= !matches!(profile.frame(frame), Frame::Special(Broken | Truncated));
             if path.is_empty() {
                 add(&mut ends[frame.index()], sample.count);
             }
@@ -196,6 +203,7 @@ fn sums(report: &Report<'_>) -> (Vec<Sum>, Vec<(u64, u64)>) {
             if sum.stack != stack {
                 sum.stack = stack;
                 add(&mut sum.total, sample.count);
+                add(&mut sum.in_whole, if is_whole { sample.count } else { 0 });
                 sum.depth += u128::from(sample.count) * depth;
             }
         }

@@ -25,7 +25,7 @@ pub(super) const NAME: usize = 24;
 pub(super) struct Figures {
     unit: Unit,
     has_counts: bool,
-    has_intervals: bool,
+    pub(super) has_intervals: bool,
 }
 
 impl Figures {

@@ -37,9 +37,15 @@ fn write_kinds_of_time(profile: &Profile, out: &mut impl Write) -> io::Result<()
     )?;
     let mut line = |name: &str, r: &Runstate, elapsed_ns: u64, recorded: u64| {
         write!(out, "{name:>width$}")?;
-        for time in [r.running_ns, r.runnable_ns, r.blocked_ns, r.offline_ns] {
+        let times = [r.running_ns, r.runnable_ns, r.blocked_ns, r.offline_ns];
+        // A host may count a wait later than it began: together they are a little more or less than
+        // the time that has passed.
+        let known: Option<Vec<u64>> = times.into_iter().collect();
+        let all_ns = known
+            .map_or(elapsed_ns, |known| known.iter().fold(0, |all, ns| ns.saturating_add(all)));
+        for time in times {
             let shown = match time {
-                Some(ns) => share(ns, elapsed_ns),
+                Some(ns) => share(ns, all_ns),
                 None => "unknown".to_owned(),
             };
             write!(out, "  {shown:>10}")?;

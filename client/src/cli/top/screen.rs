@@ -497,7 +497,7 @@ impl App {
         if let Some(filter) = &self.filter {
             parts.push(format!("filter /{filter}/"));
         }
-        parts.push("s sort  t self/total  / filter  space freeze  ? help  q quit".to_owned());
+        parts.push("q quit  ? help  s sort  t self/total  / filter  space freeze".to_owned());
         parts.join("   ")
     }
 }

@@ -127,9 +127,9 @@ fn summary(what: &str, of: &Summary, unit: Unit) -> String {
     }
     let _ = write!(
         line,
-        ", stolen {} of the wanted time, blocked {}",
-        share(of.runstate.stolen_share()),
-        share(of.blocked_share())
+        ", blocked {}, stolen {} of the wanted time",
+        share(of.blocked_share()),
+        share(of.runstate.stolen_share())
     );
     // Beside few samples it is noise.
     let missing = of.counters.missing.unwrap_or(0);
@@ -201,8 +201,8 @@ mod tests {
     fn a_plain_table() {
         let expected = "\
 2023-11-14 22:13:20 UTC  guest shop, 2 vCPUs  recording `flight` (cpu, 997 Hz)
-recent      10 s: 100 samples, 0/s, stolen - of the wanted time, blocked -
-since start 1 min 40 s: 1,000 samples, 0/s, stolen - of the wanted time, blocked -
+recent      10 s: 100 samples, 0/s, blocked -, stolen - of the wanted time
+since start 1 min 40 s: 1,000 samples, 0/s, blocked -, stolen - of the wanted time
 
            last 10 s                      since start
   total*      interval      self   total      interval      self  function

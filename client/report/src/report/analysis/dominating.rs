@@ -16,7 +16,7 @@ use super::memory::is_library;
 use super::text::with_interval;
 use super::{FEW, Finding, Found, Subject, score};
 use unikprof_profile::printable::Printable;
-use unikprof_profile::profile::{Frame, FrameId, Interval, Mode, SpecialFrame};
+use unikprof_profile::profile::Interval;
 use unikprof_profile::symbols::{FunctionId, FunctionKind, memory_work};
 
 pub(super) const RULE: &str = "dominating function";
@@ -29,10 +29,6 @@ const WAY: f64 = 0.95;
 /// several.
 const WORTH: f64 = 0.1;
 const MANY_CALLEES: usize = 4;
-/// Without waits of so much of the time work is done a third sooner.
-const WAITS: f64 = 0.25;
-/// Work takes twice as long for them.
-const WAITS_SEVERE: f64 = 0.5;
 /// Callees with so much of the function's samples are named with it.
 const CHAIN: f64 = 0.8;
 const NAMED: usize = 5;
@@ -44,14 +40,6 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     }
     // Without names each address is a function.
     subject.has_names()?;
-    let mut found = busiest(subject);
-    found.extend(waiting(subject));
-    Ok(found)
-}
-
-/// The function that has most of the time.
-fn busiest(subject: &Subject<'_>) -> Vec<Finding> {
-    let table = subject.table();
     let is_own = |function| is_own(subject, function);
     let first = table.rows.first().filter(|row| row.own_share.low >= HALF);
     if let Some(row) = first.filter(|row| is_own(row.function)) {
@@ -66,7 +54,7 @@ fn busiest(subject: &Subject<'_>) -> Vec<Finding> {
                 name = in_shell(subject, row.function)
             ),
         );
-        return vec![named(finding, &row.text, share.share)];
+        return Ok(vec![named(finding, &row.text, share.share)]);
     }
     if let Some((label, share)) = as_written(subject, is_own).filter(|(_, it)| it.low >= HALF) {
         let text = subject.text(label);
@@ -80,11 +68,11 @@ fn busiest(subject: &Subject<'_>) -> Vec<Finding> {
             ),
         )
         .because("what is inlined into it is counted as its own");
-        return vec![named(finding, text, share.share)];
+        return Ok(vec![named(finding, text, share.share)]);
     }
     let found = with_callees(subject).filter(|(row, _)| row.total_share.low >= HALF);
     let Some((row, chain)) = found else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
     let (text, share) = (&*row.text, row.total_share);
     let mut finding = Finding::new(
@@ -102,75 +90,7 @@ fn busiest(subject: &Subject<'_>) -> Vec<Finding> {
             chain.iter().take(NAMED).map(|label| format!("`{}`", subject.text(*label))).collect();
         finding = finding.because(format!("most of it is in {}", names.join(", and there in ")));
     }
-    vec![named(finding, text, share.share)]
-}
-
-/// The function whose waits, itself or in what it calls of a library, take most of the time. A
-/// function that nearly all samples share waits for work, as does one that it calls to wait.
-fn waiting(subject: &Subject<'_>) -> Option<Finding> {
-    let (table, profile) = (subject.table(), subject.profile);
-    if profile.recording().mode != Mode::Wall {
-        return None;
-    }
-    let labels = &subject.report.labels;
-    let function_of = |label: LabelId| labels.all()[label as usize].function;
-    // C gives names that begin so to its library.
-    let is_guests = |label: &LabelId| {
-        is_own(subject, function_of(*label)) && !subject.text(*label).starts_with('_')
-    };
-    let is_mark = |label: LabelId| {
-        let kind = subject.report.symbolized.function(function_of(label)).kind;
-        matches!(kind, FunctionKind::Special(_))
-    };
-    // By function and caller.
-    let mut waits: HashMap<(LabelId, LabelId), u64> = HashMap::new();
-    for sample in subject.report.shown_samples() {
-        let mut stack = profile.stack(sample.node).peekable();
-        let is_wait =
-            |leaf: &FrameId| profile.frame(*leaf) == Frame::Special(SpecialFrame::Blocked);
-        if stack.next_if(is_wait).is_none() {
-            continue;
-        }
-        let mut stack = stack.flat_map(|frame| labels.of_frame(frame)).copied();
-        if let Some(label) = stack.find(is_guests)
-            && let Some(caller) = stack.find(|caller| *caller != label && !is_mark(*caller))
-        {
-            let sum = waits.entry((label, caller)).or_default();
-            *sum = sum.saturating_add(sample.count);
-        }
-    }
-    let is_way = |label: LabelId| {
-        let is_its = |row: &&FunctionRow| {
-            row.function == function_of(label) && row.text == subject.text(label)
-        };
-        let row = table.rows.iter().find(is_its);
-        row.is_none_or(|row| row.total as f64 >= table.whole as f64 * WAY)
-    };
-    let mut by_function: HashMap<LabelId, u64> = HashMap::new();
-    for ((label, caller), count) in waits {
-        if !is_way(label) && !is_way(caller) {
-            let sum = by_function.entry(label).or_default();
-            *sum = sum.saturating_add(count);
-        }
-    }
-    let (label, count) =
-        by_function.into_iter().max_by_key(|(label, count)| (*count, Reverse(*label)))?;
-    let share = all_of(subject).share(count, 0);
-    if share.low < WAITS {
-        return None;
-    }
-    let text = subject.text(label);
-    let finding = Finding::new(
-        RULE,
-        score(share.share, WAITS, WAITS_SEVERE),
-        format!("`{text}` waits {} of the time", with_interval(&share, table.unit)),
-        format!(
-            "see its waits: `report --focus blocked --callees {}`; ask whether other work can go \
-             on meanwhile",
-            in_shell(subject, function_of(label))
-        ),
-    );
-    Some(named(finding, text, share.share))
+    Ok(vec![named(finding, text, share.share)])
 }
 
 /// All samples, as shares of them are told.
@@ -202,7 +122,8 @@ fn with_callees<'r>(subject: &Subject<'r>) -> Option<(&'r FunctionRow, Vec<Label
     let most = table.whole as f64 * WAY;
     let mut candidates: Vec<LabelId> = total.keys().copied().collect();
     candidates.retain(|label| {
-        (total[label] as f64) < most && is_own(subject, all[*label as usize].function)
+        let row = table.rows.iter().find(|row| row.label == *label);
+        row.is_some_and(|row| (row.in_whole as f64) < most && is_own(subject, row.function))
     });
     if candidates.is_empty() {
         return None;
@@ -223,8 +144,8 @@ pub(super) fn most<'r>(subject: &Subject<'r>) -> Option<&'r FunctionRow> {
     }
     let table = subject.table();
     let (least, most) = (table.recorded as f64 * HALF, table.whole as f64 * WAY);
-    let rows = table.rows.iter().filter(|row| (least..most).contains(&(row.total as f64)));
-    let rows = rows.filter(|row| is_own(subject, row.function));
+    let rows = table.rows.iter().filter(|row| row.total as f64 >= least);
+    let rows = rows.filter(|row| (row.in_whole as f64) < most && is_own(subject, row.function));
     rows.max_by(|a, b| a.depth.total_cmp(&b.depth))
 }
 

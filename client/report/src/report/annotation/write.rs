@@ -31,16 +31,6 @@ impl Annotation {
         if inlined != 0 {
             write!(out, ", {} in functions inlined into it", amount(inlined, unit))?;
         }
-        writeln!(
-            out,
-            "{}",
-            match unit {
-                Unit::Samples => "; shares are of all samples, intervals hold 95 %",
-                Unit::Nanoseconds => "; shares are of all blocked time",
-                Unit::Bytes | Unit::Objects => ", estimated; shares are of all",
-            }
-        )?;
-
         let sampled = self.lines.iter().filter(|line| line.counts.total != 0).count();
         let top = match report.options.top {
             0 => sampled,
@@ -50,6 +40,19 @@ impl Annotation {
         let widest = widest.map(|text| text.chars().count()).max().unwrap_or(0);
         let has_own = self.code.own != 0;
         let columns = Columns::fitting(unit, report.options.columns, has_own, widest);
+        writeln!(
+            out,
+            "{}",
+            match unit {
+                Unit::Samples if columns.figures.has_intervals => {
+                    "; shares are of all samples, intervals hold 95 %"
+                }
+                Unit::Samples => "; shares are of all samples",
+                Unit::Nanoseconds => "; shares are of all blocked time",
+                Unit::Bytes | Unit::Objects => ", estimated; shares are of all",
+            }
+        )?;
+
         columns.write_heading("line", out)?;
         for line in &self.lines[..top] {
             columns.write_row(Some(&line.counts), &self.line_text(line, columns.left), out)?;
