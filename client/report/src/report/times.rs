@@ -33,7 +33,8 @@ fn write_kinds_of_time(profile: &Profile, out: &mut impl Write) -> io::Result<()
     };
     writeln!(
         out,
-        "\nshares of all time\n{heading:>width$}     running      stolen     blocked     offline    recorded"
+        "\nshares of all time\n\
+         {heading:>width$}     running      stolen     blocked     offline    recorded"
     )?;
     let mut line = |name: &str, r: &Runstate, elapsed_ns: u64, recorded: u64| {
         write!(out, "{name:>width$}")?;

@@ -34,7 +34,8 @@ const SCREENS: [(&str, [usize; 2], &str, Option<&str>); 4] = [
     (
         "diff",
         [108, 40],
-        "diff demo.unikprof mended.unikprof --image wiki.elf --image mended.elf --per batch --top 12",
+        "diff demo.unikprof mended.unikprof --image wiki.elf --image mended.elf \
+         --per batch --top 12",
         None,
     ),
 ];
