@@ -47,8 +47,8 @@ pub(crate) use outputs::write_report;
 #[cfg(feature = "demo")]
 pub(crate) use report::open_page;
 #[cfg(feature = "demo")]
-pub(crate) use screen::{columns, error_columns};
-pub(crate) use screen::{print, print_local};
+pub(crate) use screen::columns;
+pub(crate) use screen::{error_columns, print, print_local};
 #[cfg(feature = "demo")]
 pub(crate) use values::nanoseconds;
 
