@@ -85,7 +85,7 @@ fn what_ails_a_guest_is_found_with_its_evidence_and_the_next_step() {
     assert!(svg.stderr.contains("--analyze makes text"), "{}", svg.stderr);
 }
 
-/// The page has the same findings, and its buttons show when and where.
+/// The page has the same findings; its buttons show when, its names where.
 #[test]
 #[ignore = "full: records a guest"]
 fn the_page_begins_with_the_findings() {
@@ -94,6 +94,8 @@ fn the_page_begins_with_the_findings() {
     client.report("run.unikprof", &["-o", "run.html"]).expect_success();
     let path = client.path("run.html");
     let details = "#analysis details[data-rule='slow span']";
+    let slow = of_rule(&analyzed, "slow span");
+    let function = slow["functions"][0].as_str().unwrap();
     let steps = [
         json!({ "open": path.display().to_string() }),
         json!({ "read": "#analysis summary" }),
@@ -104,7 +106,7 @@ fn the_page_begins_with_the_findings() {
         json!({ "hash": true }),
         // In that time alone the guest may not have got the processor at all.
         json!({ "press": "w", "on": "#tracks" }),
-        json!({ "click": format!("{details} button:last-child") }),
+        json!({ "click": format!("{details} a[title='select {function}']") }),
         json!({ "read": "#shown" }),
     ];
     let Some(shown) = drive(&steps) else { return };
@@ -120,13 +122,11 @@ fn the_page_begins_with_the_findings() {
     assert_eq!(summaries.into_iter().collect::<BTreeSet<String>>(), expected);
     let head = shown[2][0].as_str().unwrap();
     assert!(head.starts_with("Analysis of the guest: "), "{head}");
-    let slow = of_rule(&analyzed, "slow span");
     // The page shows names as buttons, without marks around them.
     assert_eq!(shown[4].to_string(), slow["evidence"].to_string().replace('`', ""));
     let window = &slow["windows"][0];
     let range = format!("window={}-{}", window["from_ns"], window["to_ns"]);
     assert!(text(&shown[6]).contains(&range), "{}: {range}", shown[6]);
-    let sandwich = shown[9][0].as_str().unwrap();
-    let function = slow["functions"][0].as_str().unwrap();
-    assert!(sandwich.contains(&format!("callers of {function} above")), "{sandwich}");
+    let selected = shown[9][0].as_str().unwrap();
+    assert!(selected.contains(&format!("; selected {function}: ")), "{selected}");
 }
