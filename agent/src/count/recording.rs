@@ -451,16 +451,15 @@ impl RecordingCells {
             let began = self.boundary(self.epoch()).runstate.unwrap_or_default();
             let ran_ns = now.running_ns.saturating_sub(times.running_ns);
             let slept_ns = now.blocked_ns.saturating_sub(times.blocked_ns);
-            for (time, began_ns, most_ns) in [
-                (&mut state.running_ns, began.running_ns, ran_ns),
-                (&mut state.blocked_ns, began.blocked_ns, slept_ns),
-                (&mut state.runnable_ns, began.runnable_ns, u64::MAX),
-                (&mut state.offline_ns, began.offline_ns, u64::MAX),
-            ] {
+            let mut take = |time: &mut u64, began_ns: u64, most_ns: u64| {
                 let taken_ns = left_ns.min(most_ns).min(time.saturating_sub(began_ns));
                 *time -= taken_ns;
                 left_ns -= taken_ns;
-            }
+            };
+            take(&mut state.running_ns, began.running_ns, ran_ns);
+            take(&mut state.blocked_ns, began.blocked_ns, slept_ns);
+            take(&mut state.runnable_ns, began.runnable_ns, u64::MAX);
+            take(&mut state.offline_ns, began.offline_ns, u64::MAX);
         }
         now.at_ns = at_ns;
         now.running_ns = times.running_ns;
