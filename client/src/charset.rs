@@ -68,7 +68,10 @@ fn ascii(text: &str) -> String {
 /// to stop.
 pub(crate) fn tell(text: fmt::Arguments<'_>) {
     let text = local(text.to_string()) + "\n";
-    let text = error_columns().map_or(text.clone(), |columns| wrapped(&text, columns));
+    let text = match error_columns() {
+        Some(columns) => wrapped(&text, columns),
+        None => text,
+    };
     let _ = io::stderr().write_all(text.as_bytes());
 }
 

@@ -167,14 +167,11 @@ fn id_of(sections: &DwarfSections<Bytes>) -> Option<DwoId> {
     dwarf.unit(with_code(&dwarf).ok()??).ok()?.dwo_id
 }
 
-/// The first unit that is none of types.
+/// The first unit that describes code: those of types may come before it.
 fn with_code<'a>(dwarf: &Dwarf<Reader<'a>>) -> gimli::Result<Option<UnitHeader<Reader<'a>>>> {
-    let is_code = |header: &UnitHeader<_>| {
-        !matches!(header.type_(), UnitType::Type { .. } | UnitType::SplitType { .. })
-    };
     let mut units = dwarf.units();
     while let Some(header) = units.next()? {
-        if is_code(&header) {
+        if !matches!(header.type_(), UnitType::Type { .. } | UnitType::SplitType { .. }) {
             return Ok(Some(header));
         }
     }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use unikprof_profile::profile::{Frame, FrameId, Interval, SpecialFrame, Unit};
-use unikprof_profile::symbols::{FileId, FunctionId, FunctionKind};
+use unikprof_profile::symbols::{FileId, FunctionId};
 
 use super::Report;
 use super::filter::shown_symbols;
@@ -74,7 +74,7 @@ pub struct FunctionRow {
 
 impl FunctionTable {
     pub(super) fn of(report: &Report<'_>) -> FunctionTable {
-        let (sums, by_frame) = sums(report);
+        let (sums, by_frame, whole) = sums(report);
         let hottest =
             if report.options.lines { HashMap::new() } else { hottest_lines(report, by_frame) };
         let recorded = report.weights.recorded;
@@ -122,15 +122,8 @@ impl FunctionTable {
         let own = (0..rows.len().min(RANKED_ROWS)).map(|at| (at, rows[at].label, Of::Own));
         let total = by_total.iter().take(RANKED_ROWS).map(|at| (*at, rows[*at].label, Of::Total));
         let asked: Vec<_> = own.chain(total).collect();
-        let is_incomplete = |row: &&FunctionRow| {
-            let kind = report.symbolized.function(row.function).kind;
-            use FunctionKind::Special;
-            matches!(kind, Special(SpecialFrame::Broken | SpecialFrame::Truncated))
-        };
-        let incomplete = rows.iter().filter(is_incomplete).map(|row| row.total);
-        let incomplete = incomplete.fold(0, u64::saturating_add);
         FunctionTable {
-            whole: report.weights.shown.saturating_sub(incomplete),
+            whole,
             long_run: clustered(report, &all, &asked),
             rows,
             shown: report.weights.shown,
@@ -177,12 +170,12 @@ struct Sum {
 }
 
 /// By label, a function's samples: it counts once a stack, and where it is outermost. By frame, the
-/// samples that end there and those that go through it.
-fn sums(report: &Report<'_>) -> (Vec<Sum>, Vec<(u64, u64)>) {
+/// samples that end there and those that go through it. And those of whole stacks.
+fn sums(report: &Report<'_>) -> (Vec<Sum>, Vec<(u64, u64)>, u64) {
     let profile = report.symbolized.profile();
     let mut sums = vec![Sum::default(); report.labels.all().len()];
     let [mut ends, mut passes] = [0; 2].map(|none| vec![none; profile.frames().len()]);
-    let mut path = Vec::new();
+    let (mut path, mut whole) = (Vec::new(), 0);
     for (sample, stack) in report.shown_samples().zip(1..) {
         path.clear();
         let mut is_whole = true;
@@ -195,6 +188,8 @@ fn sums(report: &Report<'_>) -> (Vec<Sum>, Vec<(u64, u64)>) {
             add(&mut passes[frame.index()], sample.count);
             path.extend_from_slice(report.labels.of_frame(frame));
         }
+        let in_whole = if is_whole { sample.count } else { 0 };
+        add(&mut whole, in_whole);
         if let Some(innermost) = path.first() {
             add(&mut sums[*innermost as usize].own, sample.count);
         }
@@ -203,12 +198,12 @@ fn sums(report: &Report<'_>) -> (Vec<Sum>, Vec<(u64, u64)>) {
             if sum.stack != stack {
                 sum.stack = stack;
                 add(&mut sum.total, sample.count);
-                add(&mut sum.in_whole, if is_whole { sample.count } else { 0 });
+                add(&mut sum.in_whole, in_whole);
                 sum.depth += u128::from(sample.count) * depth;
             }
         }
     }
-    (sums, ends.into_iter().zip(passes).collect())
+    (sums, ends.into_iter().zip(passes).collect(), whole)
 }
 
 fn add(sum: &mut u64, count: u64) {

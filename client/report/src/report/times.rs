@@ -41,9 +41,8 @@ fn write_kinds_of_time(profile: &Profile, out: &mut impl Write) -> io::Result<()
         let times = [r.running_ns, r.runnable_ns, r.blocked_ns, r.offline_ns];
         // A host may count a wait later than it began: together they are a little more or less than
         // the time that has passed.
-        let known: Option<Vec<u64>> = times.into_iter().collect();
-        let all_ns = known
-            .map_or(elapsed_ns, |known| known.iter().fold(0, |all, ns| ns.saturating_add(all)));
+        let all_ns = times.into_iter().try_fold(0, |all: u64, ns| Some(all.saturating_add(ns?)));
+        let all_ns = all_ns.unwrap_or(elapsed_ns);
         for time in times {
             let shown = match time {
                 Some(ns) => share(ns, all_ns),

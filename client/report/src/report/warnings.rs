@@ -205,8 +205,8 @@ const FIXED_INTERVAL: &str = "sampled at a fixed interval: work in step with it 
 /// What to do about stolen time.
 pub(crate) const LESS_STEAL: &str = "give the guest more weight, or use a less busy host";
 
-/// The warning that the agent did not take a recording's caller table. It uses the one that it has,
-/// or none.
+/// The warning that the agent did not take a recording's caller table, and uses another
+/// recording's, or none.
 pub fn caller_table_warning(uses_held: bool) -> &'static str {
     if uses_held {
         "another recording runs, and the agent has no room for a second caller table: it uses its \

@@ -93,15 +93,6 @@ pub(super) fn rule(subject: &Subject<'_>) -> Found {
     Ok(vec![named(finding, text, share.share)])
 }
 
-/// All samples, as shares of them are told.
-fn all_of(subject: &Subject<'_>) -> Recorded {
-    Recorded {
-        count: subject.table().recorded,
-        unit: subject.table().unit,
-        unplaced: Unplaced::of(subject.profile),
-    }
-}
-
 /// A function's name as an argument in a shell.
 fn in_shell(subject: &Subject<'_>, function: FunctionId) -> String {
     let name = Printable(&subject.report.symbolized.function(function).name).to_string();
@@ -180,7 +171,12 @@ fn as_written(
         .zip(own)
         .filter(|(label, (count, _))| *count as f64 >= all as f64 * HALF && is_meant(*label));
     let (label, (count, _)) = half.min_by_key(|(label, (_, inner))| (*inner, *label))?;
-    Some((label, all_of(subject).share(count, 0)))
+    let all = Recorded {
+        count: all,
+        unit: subject.table().unit,
+        unplaced: Unplaced::of(subject.profile),
+    };
+    Some((label, all.share(count, 0)))
 }
 
 fn named(finding: Finding, name: &str, share: f64) -> Finding {

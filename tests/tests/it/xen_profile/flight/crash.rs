@@ -73,8 +73,8 @@ pub(crate) fn assert_on_console(lab: &Lab, name: &str) {
     let cut = cut.expect_code(unikprof_client::exit_code::INCOMPLETE);
     assert!(cut.stderr.contains("not in the log"), "{cut:?}");
     let part = client.report("cut.log.unikprof", &["--json"]).expect_json();
-    let told = part["warnings"].as_array().unwrap().iter().filter_map(|told| told.as_str());
-    assert!(told.into_iter().any(|told| told.contains("is incomplete")), "{part:#}");
+    let mut told = part["warnings"].as_array().unwrap().iter().filter_map(|told| told.as_str());
+    assert!(told.any(|told| told.contains("is incomplete")), "{part:#}");
 }
 
 #[test]
