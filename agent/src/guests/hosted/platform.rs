@@ -67,6 +67,34 @@ struct ThreadState {
     offline_ns: u64,
     /// When the last thread left.
     since_ns: u64,
+    seen: Seen,
+}
+
+/// A vCPU's thread as another one saw it last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    at_ns: u64,
+    /// The running time of its thread.
+    ran_ns: u64,
+    is_waiting: bool,
+    /// How long its wait for a processor has lasted, at most. The kernel counts it when it ends.
+    waits_ns: u64,
+    /// How much less that may be.
+    doubt_ns: u64,
+}
+
+impl Seen {
+    /// The thread is seen again.
+    fn again(self, at_ns: u64, ran_ns: u64, is_waiting: bool) -> Self {
+        let rest_ns = at_ns.saturating_sub(self.at_ns);
+        let (waits_ns, doubt_ns) = match ran_ns.saturating_sub(self.ran_ns) {
+            _ if !is_waiting => (0, 0),
+            0 if self.is_waiting => (self.waits_ns + rest_ns, self.doubt_ns),
+            // The wait began after the thread had been blocked or had run.
+            ran_ns => (rest_ns.saturating_sub(ran_ns), rest_ns.saturating_sub(ran_ns)),
+        };
+        Self { at_ns, ran_ns, is_waiting, waits_ns, doubt_ns }
+    }
 }
 
 /// A registered thread.
@@ -96,7 +124,8 @@ impl Hosted {
     /// Creates the platform of a process whose program's code is at `program`.
     pub(super) fn new(vcpus: u32, signal: i32, program: Range<u64>) -> Self {
         let started_ns = read_clock(libc::CLOCK_MONOTONIC).unwrap_or(0);
-        let state = |_| ThreadState { thread: None, offline_ns: 0, since_ns: started_ns };
+        let seen = Seen::default();
+        let state = |_| ThreadState { thread: None, offline_ns: 0, since_ns: started_ns, seen };
         Self {
             started_ns,
             signal,
@@ -127,6 +156,7 @@ impl Hosted {
         let state = &mut threads[index];
         state.offline_ns += self.now_ns().saturating_sub(state.since_ns);
         state.thread = Some(thread);
+        state.seen = Seen::default();
         let statistics = std::fs::File::open(statistics_path(thread.id));
         let statistics = statistics.map_or(-1, IntoRawFd::into_raw_fd);
         // The thread may have run before its registration: only the time from now on counts.
@@ -234,13 +264,15 @@ impl Hosted {
 
     /// The online time in which a vCPU, whose thread is not the calling one, was not blocked, and
     /// the clock read before it.
-    ///
-    /// The kernel counts a wait for a processor when it ends, so nothing tells how much of the time
-    /// since the thread last ran it was blocked while it waits for a processor.
     fn not_blocked(&self, vcpu: u32, cells: &VcpuCells) -> Look {
+        /// A thread that has its turns may be seen only between them: the one that asks takes them.
+        const DOUBT_NS: u64 = 1_000_000;
         // Held until the times are added up: the thread may leave.
-        let threads = self.threads();
-        let Some(thread) = threads.get(vcpu as usize).and_then(|state| state.thread) else {
+        let mut threads = self.threads();
+        let Some(state) = threads.get_mut(vcpu as usize) else {
+            return Look::Unknown;
+        };
+        let Some(thread) = state.thread else {
             return Look::Unknown;
         };
         let waited_before = waited(thread.id);
@@ -248,11 +280,14 @@ impl Hosted {
         let ran_ns = read_clock(thread.clock);
         // A thread that runs meanwhile does not wait.
         let waits = || is_ready(thread.id) && read_clock(thread.clock) == ran_ns;
-        if waited_before.is_some() && (waits() || waited(thread.id) != waited_before) {
+        let is_waiting = waited_before.is_some() && (waits() || waited(thread.id) != waited_before);
+        state.seen = state.seen.again(now_ns, ran_ns.unwrap_or(0), is_waiting);
+        if state.seen.doubt_ns > DOUBT_NS {
             return Look::Waits;
         }
         let (ran_ns, waited_ns) = cells.times(ran_ns, waited_before.map(|waited| waited.ns));
-        Look::At { now_ns, not_blocked_ns: ran_ns.saturating_add(waited_ns) }
+        let not_blocked_ns = ran_ns.saturating_add(waited_ns).saturating_add(state.seen.waits_ns);
+        Look::At { now_ns, not_blocked_ns }
     }
 
     fn threads(&self) -> MutexGuard<'_, Vec<ThreadState>> {
@@ -416,7 +451,8 @@ unsafe impl Platform for Hosted {
 enum Look {
     /// At this time of the clock.
     At { now_ns: u64, not_blocked_ns: u64 },
-    /// Its thread waits for a processor, or began to run meanwhile.
+    /// Its thread waits for a processor, or began to run meanwhile, and nothing tells for how much
+    /// of the time since it last ran.
     Waits,
     /// It has no thread.
     Unknown,
@@ -582,6 +618,30 @@ mod tests {
         });
         // The clocks are read one after the other. A wait for the CPU takes several milliseconds.
         assert!(seen_ns < truth_ns + 1_000_000, "{seen_ns} of {truth_ns} ns");
+    }
+
+    /// Guards against a thread that is seen only while it waits, because the one that asks shares
+    /// its CPU: its times were never told, and who asked had its slot for half a second.
+    #[test]
+    fn a_thread_that_has_run_waits_no_longer_than_since_then() {
+        let seen = |at_ns, ran_ns, is_waiting, waits_ns, doubt_ns| Seen {
+            at_ns,
+            ran_ns,
+            is_waiting,
+            waits_ns,
+            doubt_ns,
+        };
+        let first = seen(1_000, 400, false, 0, 0);
+        assert_eq!(Seen::default().again(1_000, 400, false), first);
+        // It ran, and may have been blocked, before it waits.
+        let second = first.again(2_000, 1_300, true);
+        assert_eq!(second, seen(2_000, 1_300, true, 100, 100));
+        // It still waits.
+        assert_eq!(second.again(2_700, 1_300, true), seen(2_700, 1_300, true, 800, 100));
+        // It ran, and waits again.
+        assert_eq!(second.again(2_700, 1_950, true), seen(2_700, 1_950, true, 50, 50));
+        // It was blocked until it waited.
+        assert_eq!(first.again(1_030, 400, true), seen(1_030, 400, true, 30, 30));
     }
 
     #[test]

@@ -128,6 +128,9 @@ impl Recording {
         self.epochs.dumping = !last;
         self.epochs.is_flipping = true;
         for (vcpu, slot) in agent.slots() {
+            // A platform may have to wait for the vCPU's times, which are then known for a while:
+            // ticks that come meanwhile need the slot.
+            agent.snapshot(vcpu);
             let Some(owned) = slot.take_patiently() else {
                 return false;
             };
