@@ -284,8 +284,8 @@ pub(super) enum ConnectWord {
     /// Show every vCPU's stack now, with names, registers and age
     #[command(after_help = super::snapshot::HELP)]
     Snapshot(super::snapshot::SnapshotArguments),
-    /// Show a live table of the functions that take the time: in the last seconds and since the
-    /// start
+    /// Show a live table of the functions that take the time: in the last seconds and since it
+    /// began to watch
     #[command(after_help = super::top::HELP)]
     Top(Box<super::top::TopArguments>),
     /// Trace every call of some functions, with its duration: a tree, a table, and what was slow

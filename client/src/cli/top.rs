@@ -32,7 +32,8 @@ end; the options under Sampling are for that one.
 
 On a terminal, keys change the table: s sorts by the next column, t toggles self
 and total, / filters by a regex, space freezes, ? lists all keys, q quits.
-Otherwise top prints a table each interval, or with --json a line.
+Otherwise top prints a table each interval, or with --json a line. What is
+`watched` is all that top has seen: since it began, and the window before.
 
 Examples:
   unikprof-client connect 10.0.0.5 top --image guest.elf

@@ -23,7 +23,7 @@ pub(super) struct Picture {
     pub(super) at_ns: u64,
     pub(super) unix_ns: Option<u64>,
     pub(super) recent: Summary,
-    pub(super) since_start: Summary,
+    pub(super) watched: Summary,
     pub(super) rows: Vec<Row>,
     pub(super) warnings: Vec<String>,
 }
@@ -33,7 +33,7 @@ pub(super) struct Picture {
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) recent: Option<Shares>,
-    pub(super) since_start: Option<Shares>,
+    pub(super) watched: Option<Shares>,
     pub(super) fold: Fold,
 }
 
@@ -54,7 +54,7 @@ pub(super) enum Fold {
 pub(super) enum Sort {
     #[default]
     Recent,
-    SinceStart,
+    Watched,
     Name,
 }
 
@@ -119,10 +119,10 @@ impl Picture {
         };
         rows.sort_by(|a, b| {
             let recent = || count(&b.recent).cmp(&count(&a.recent));
-            let since_start = || count(&b.since_start).cmp(&count(&a.since_start));
+            let watched = || count(&b.watched).cmp(&count(&a.watched));
             let counts = match by {
-                Sort::Recent => recent().then_with(since_start),
-                Sort::SinceStart => since_start().then_with(recent),
+                Sort::Recent => recent().then_with(watched),
+                Sort::Watched => watched().then_with(recent),
                 Sort::Name => Ordering::Equal,
             };
             counts.then_with(|| a.name.cmp(&b.name))
@@ -142,7 +142,7 @@ impl Picture {
                 json!({
                     "name": row.name,
                     "recent": shares(&row.recent),
-                    "since_start": shares(&row.since_start),
+                    "watched": shares(&row.watched),
                 })
             })
             .collect();
@@ -155,7 +155,7 @@ impl Picture {
             "unit": self.unit().to_string(),
             "period_ns": self.period_ns,
             "recent": summary(&self.recent),
-            "since_start": summary(&self.since_start),
+            "watched": summary(&self.watched),
             "functions": functions,
             "warnings": self.warnings,
         })
@@ -177,7 +177,7 @@ fn summary(of: &Summary) -> Value {
 pub(super) mod tests {
     use super::*;
 
-    /// Three functions: one hot now, one hot since the start, and one that is only called through.
+    /// Three functions: one hot now, one hot all the time, and one that is only called through.
     pub(in crate::cli::top) fn picture() -> Picture {
         let shares = |own, total, of| Shares {
             own,
@@ -188,7 +188,7 @@ pub(super) mod tests {
         let row = |name: &str, recent: Option<(u64, u64)>, start: (u64, u64)| Row {
             name: name.into(),
             recent: recent.map(|(own, total)| shares(own, total, 100)),
-            since_start: Some(shares(start.0, start.1, 1_000)),
+            watched: Some(shares(start.0, start.1, 1_000)),
             fold: Fold::None,
         };
         Picture {
@@ -198,11 +198,7 @@ pub(super) mod tests {
             vcpus: 2,
             unix_ns: Some(1_700_000_000_000_000_000),
             recent: Summary { recorded: 100, length_ns: 10_000_000_000, ..Summary::default() },
-            since_start: Summary {
-                recorded: 1_000,
-                length_ns: 100_000_000_000,
-                ..Summary::default()
-            },
+            watched: Summary { recorded: 1_000, length_ns: 100_000_000_000, ..Summary::default() },
             rows: vec![
                 row("main", Some((0, 100)), (1, 1_000)),
                 row("shop::old", None, (600, 600)),
@@ -220,7 +216,7 @@ pub(super) mod tests {
         assert_eq!(functions.len(), 2);
         assert_eq!(functions[0]["name"], "shop::new");
         assert_eq!(functions[0]["recent"]["self_share"], 0.9);
-        assert_eq!(functions[0]["since_start"]["self"], 300);
+        assert_eq!(functions[0]["watched"]["self"], 300);
         assert_eq!(line["recent"]["recorded"], 100);
         assert_eq!(line["recent"]["stolen"], Value::Null);
     }

@@ -45,7 +45,7 @@ const SIDEWAYS: usize = 8;
 const SILENCE: Duration = Duration::from_secs(5);
 
 const KEYS: [(&str, &str); 11] = [
-    ("s", "sort by the next of: recent, since start, name"),
+    ("s", "sort by the next of: recent, watched, name"),
     ("t", "toggle self and total"),
     ("/", "show only functions whose name matches a regex; Enter keeps it, Ctrl-U clears it"),
     ("Esc", "show all functions"),
@@ -347,8 +347,8 @@ impl App {
             KeyCode::Char('q') => return Next::Quit,
             KeyCode::Char('s') => {
                 self.sort = match self.sort {
-                    Sort::Recent => Sort::SinceStart,
-                    Sort::SinceStart => Sort::Name,
+                    Sort::Recent => Sort::Watched,
+                    Sort::Watched => Sort::Name,
                     Sort::Name => Sort::Recent,
                 }
             }

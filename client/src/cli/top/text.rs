@@ -16,7 +16,7 @@ use unikprof_report::report::text::ends;
 const LEAST_NAME: usize = 24;
 
 /// Which figures stand before the names. Where the text is narrow the intervals go first, then the
-/// other measure, then the time since the start.
+/// other measure, then the time that was watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
     has_intervals: bool,
@@ -104,7 +104,7 @@ pub(super) fn head(picture: &Picture, columns: usize) -> Vec<String> {
             rate_text(picture.period_ns),
         ),
         summary("recent", &picture.recent, picture.unit()),
-        summary("since start", &picture.since_start, picture.unit()),
+        summary("watched", &picture.watched, picture.unit()),
     ];
     // Half a number is another one.
     let fitting = |mut line: String| {
@@ -163,8 +163,8 @@ pub(super) fn headings(
     let (mut titles, mut heads) =
         (part(&format!("last {}", duration(recent.length_ns))), columns(sort == Sort::Recent));
     if layout.has_start {
-        titles += &part("since start");
-        heads += &columns(sort == Sort::SinceStart);
+        titles += &part("watched");
+        heads += &columns(sort == Sort::Watched);
     }
     [titles.trim_end().to_owned(), format!("{heads}  {name}")]
 }
@@ -173,7 +173,7 @@ pub(super) fn headings(
 pub(super) fn figures(layout: Layout, row: &Row, measure: Measure, unit: Unit) -> String {
     let mut text = columns(layout, row.recent.as_ref(), measure, unit);
     if layout.has_start {
-        text += &columns(layout, row.since_start.as_ref(), measure, unit);
+        text += &columns(layout, row.watched.as_ref(), measure, unit);
     }
     text + "  "
 }
@@ -202,9 +202,9 @@ mod tests {
         let expected = "\
 2023-11-14 22:13:20 UTC  guest shop, 2 vCPUs  recording `flight` (cpu, 997 Hz)
 recent      10 s: 100 samples, 0/s, blocked -, stolen - of the wanted time
-since start 1 min 40 s: 1,000 samples, 0/s, blocked -, stolen - of the wanted time
+watched     1 min 40 s: 1,000 samples, 0/s, blocked -, stolen - of the wanted time
 
-           last 10 s                      since start
+           last 10 s                        watched
   total*      interval      self   total      interval      self  function
  100.0 %  96.3 - 100.0     0.0 % 100.0 %  99.6 - 100.0     0.1 %  main
   90.0 %   82.6 - 94.5    90.0 %  30.0 %   27.2 - 32.9    30.0 %  shop::new

@@ -1,4 +1,4 @@
-//! Following a recording: what it came to in the last seconds and since the start, again and again.
+//! Following a recording: what it came to in the last seconds and all the time it was watched, again and again.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ pub(super) struct Watch<'a> {
     reader: LiveReader,
     /// The names of the addresses met so far: a picture looks up only what is new in it.
     names: KnownNames,
-    since_start: RunningTable,
+    watched: RunningTable,
     /// The time that was added to it.
     added: Option<Window>,
 }
@@ -88,7 +88,7 @@ impl<'a> Watch<'a> {
             window_ns,
             reader,
             names: KnownNames::default(),
-            since_start: RunningTable::default(),
+            watched: RunningTable::default(),
             added: None,
         })
     }
@@ -187,7 +187,7 @@ impl<'a> Watch<'a> {
             let report = Report::new(&symbolized, ReportOptions::default());
             let table = report.functions();
             let names = names(table, &symbolized);
-            self.since_start.add(table, &names, &part_profile);
+            self.watched.add(table, &names, &part_profile);
         }
 
         let recent = timeline.profile(whole, &of, window, None);
@@ -197,9 +197,9 @@ impl<'a> Watch<'a> {
         let table = report.functions();
         let mut rows: HashMap<String, Row> = HashMap::new();
         let row = |name: &str| Row { name: name.to_owned(), ..Row::default() };
-        for (name, shares) in self.since_start.shares() {
+        for (name, shares) in self.watched.shares() {
             let row = rows.entry(name.to_owned()).or_insert_with(|| row(name));
-            row.since_start = Some(shares);
+            row.watched = Some(shares);
         }
         for (name, function) in names(table, &symbolized).into_iter().zip(&table.rows) {
             let row = rows.entry(name.clone()).or_insert_with(|| row(&name));
@@ -223,7 +223,7 @@ impl<'a> Watch<'a> {
             at_ns: read_ns,
             unix_ns: timeline.wall_clock().unix_ns(read_ns),
             recent: Summary::of(&recent),
-            since_start: self.since_start.summary(),
+            watched: self.watched.summary(),
             rows,
             warnings: about_the_window.cloned().chain(names_missing).chain(elsewhere).collect(),
         }))
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(shown(Measure::Own), ["is_spam", "main", "serve", "start"]);
     }
 
-    /// Guards `recent 3.91 s` beside `since start 3.06 s`.
+    /// Guards `recent 3.91 s` beside `watched 3.06 s`.
     #[test]
     fn recent_time_is_a_part_of_that_since_the_start() {
         let mut added = None;

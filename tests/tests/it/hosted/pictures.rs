@@ -28,7 +28,7 @@ const RECORDINGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/pictures");
 /// What is shown on terminals of so many columns and lines: the picture's name, the words of
 /// `unikprof-client`, and what is waited for, if not the program's end.
 const SCREENS: [(&str, [usize; 2], &str, Option<&str>); 4] = [
-    ("top", [108, 24], "connect top --image wiki.elf", Some("since start 2")),
+    ("top", [108, 24], "connect top --image wiki.elf", Some("watched     2")),
     ("snapshot", [108, 60], "connect snapshot --image wiki.elf", None),
     ("trace", [108, 40], "report spam.unikprof", None),
     (

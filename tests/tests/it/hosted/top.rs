@@ -71,7 +71,7 @@ fn a_running_recording_is_shown_and_left_alone() {
         assert!(ends[1].as_f64() > of["self_share"].as_f64());
     }
     // Later lines go on from earlier ones, and nothing is counted twice.
-    let since = |line: &Value| line["since_start"]["recorded"].as_u64().unwrap();
+    let since = |line: &Value| line["watched"]["recorded"].as_u64().unwrap();
     assert!(since(&shown[0]) <= since(&shown[1]) && since(&shown[1]) <= since(&shown[2]));
     let all = owner.wait_for_status("the recordings", |_| true);
     let flight = all["recordings"].as_array().unwrap().iter();
