@@ -32,6 +32,9 @@ use statistics::{Factor, Hits, LEVEL, Rate, Sight};
 use unikprof_profile::profile::{Mode, Unit};
 use unikprof_profile::units::sum;
 
+/// How many functions a text lists if the user does not say.
+pub const TOP: usize = 30;
+
 /// How recordings are compared.
 #[derive(Debug, Clone, Default)]
 pub struct CompareOptions {
@@ -527,11 +530,12 @@ fn warnings(base: &Input<'_>, new: &Input<'_>, sides: &Sides) -> Vec<String> {
 }
 
 impl Comparison<'_> {
-    /// Writes it. Text lists `top` functions (0: all) in so many columns; `None`: with whole names.
+    /// Writes it. Text lists `top` functions (0: all; `None`: few if none changed) in so many
+    /// columns; `None`: with whole names.
     pub fn write(
         &self,
         format: Format,
-        top: usize,
+        top: Option<usize>,
         columns: Option<usize>,
         out: &mut impl io::Write,
     ) -> io::Result<()> {

@@ -17,7 +17,7 @@ use super::{print_local, screen, values};
 use unikprof_profile::output::AtomicFile;
 use unikprof_profile::printable::{path_word, word};
 use unikprof_profile::recording::Recording;
-use unikprof_report::diff::{CompareOptions, Comparison, DiffError, Format, Input};
+use unikprof_report::diff::{CompareOptions, Comparison, DiffError, Format, Input, TOP};
 use unikprof_report::report::trace::{TraceDiff, TraceOptions, TraceView};
 use unikprof_report::report::{self, DEFAULT_COLUMNS};
 
@@ -56,9 +56,9 @@ pub(super) struct DiffArguments {
     /// Read a damaged or truncated file up to the damage
     #[arg(long)]
     salvage: bool,
-    /// Number of functions in the text; 0 lists all
-    #[arg(long, value_name = "COUNT", default_value_t = 30, value_parser = values::count)]
-    top: usize,
+    /// Number of functions in the text; 0 lists all [default: 30, or 5 if none changed]
+    #[arg(long, value_name = "COUNT", value_parser = values::count)]
+    top: Option<usize>,
     /// Do not shorten names in the text to the terminal's width (120 columns if there is none)
     #[arg(long, help_heading = "Output")]
     wide: bool,
@@ -222,7 +222,7 @@ fn traces(
         let written = match format {
             Format::Text => {
                 let columns = columns(arguments, path).filter(|_| path.is_none());
-                compared.write(arguments.top, columns, &mut bytes)
+                compared.write(arguments.top.unwrap_or(TOP), columns, &mut bytes)
             }
             Format::Json => compared.write_json(&mut bytes),
             _ => {

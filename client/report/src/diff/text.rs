@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::cause::Either;
 use super::statistics::Factor;
-use super::{Change, Comparison, Function, Role};
+use super::{Change, Comparison, Function, Role, TOP};
 use crate::finding::paragraph;
 use crate::report::{DEFAULT_COLUMNS, shorten, summary, warnings};
 use unikprof_profile::printable::Printable;
@@ -19,15 +19,19 @@ const FIRST_TO_GO: [&[usize]; 3] = [&[6], &[3, 4, 5], &[0, 1]];
 const VERDICT: &str = "  slower   ";
 const LEAST_NAME: usize = 24;
 
+/// How many functions are listed if none changed and the user does not say.
+const TOP_UNCHANGED: usize = 5;
+
 /// The most lines that are told before the table is.
 const FINDINGS: usize = 3;
 
 pub(super) fn write(
     of: &Comparison<'_>,
-    top: usize,
+    top: Option<usize>,
     columns: Option<usize>,
     out: &mut impl Write,
 ) -> io::Result<()> {
+    let top = top.unwrap_or_else(|| usual_top(&of.functions));
     let width = columns.unwrap_or(usize::MAX);
     let mut text = String::new();
     let recorded = format!("{} compared with {}", of.title(1), of.title(0));
@@ -70,6 +74,10 @@ pub(super) fn write(
     paragraph(&mut text, "", &ticks.collect::<Vec<_>>().join("; "), width);
     said("basis").into_iter().for_each(|next| paragraph(&mut text, "", next, width));
     out.write_all(text.as_bytes())
+}
+
+fn usual_top(functions: &[Function]) -> usize {
+    if functions.iter().any(Function::is_changed) { TOP } else { TOP_UNCHANGED }
 }
 
 /// What the comparison says, each line with its name.
@@ -414,25 +422,32 @@ mod tests {
         assert_eq!(way(&own, None), "faster");
     }
 
+    fn function(low: f64, high: f64) -> Function {
+        let factor = Some(Factor { factor: 1.2, low, high });
+        Function {
+            name: "hash".to_owned(),
+            own: Change { base: 0.1, new: 0.12, factor },
+            total: Change { base: 0.1, new: 0.12, factor: None },
+            chance: None,
+            false_discoveries: None,
+            role: None,
+            sight: None,
+        }
+    }
+
+    /// Guards a screen of figures that are all chance.
+    #[test]
+    fn where_nothing_changed_the_table_is_short() {
+        let same = || function(0.9, 1.5);
+        let changed = Function { false_discoveries: Some(0.01), ..same() };
+        assert_eq!(usual_top(&[same(), same()]), 5);
+        assert_eq!(usual_top(&[same(), changed]), 30);
+    }
+
     /// Guards rows that contradict the verdict above them: it allows for the number of functions.
     #[test]
     fn intervals_that_leave_out_0_by_chance_are_explained() {
-        let with = |low, high| {
-            let factor = Some(Factor { factor: 1.2, low, high });
-            let own = Change { base: 0.1, new: 0.12, factor };
-            let total = Change { base: 0.1, new: 0.12, factor: None };
-            let name = "hash".to_owned();
-            let function = Function {
-                name,
-                own,
-                total,
-                chance: None,
-                false_discoveries: None,
-                role: None,
-                sight: None,
-            };
-            unchanged(300, &[function])
-        };
+        let with = |low, high| unchanged(300, &[function(low, high)]);
         assert_eq!(with(0.9, 1.5), "no change beyond chance in 300 functions");
         assert!(with(1.1, 1.5).ends_with("some leave out 0 by chance"), "{}", with(1.1, 1.5));
     }

@@ -8,7 +8,8 @@ use crate::report::marks;
 use crate::report::stack_warnings::{UNMASK_OR_STALL, where_late};
 use crate::report::uncertainty::Unplaced;
 use crate::report::warnings::{
-    BLOCKED_APART, LESS_STEAL, STILL_CORRECT, STOLEN, is_off_rate, stolen_words,
+    BLOCKED_APART, COSTLY, Costs, LESS_LOCKED, LESS_STEAL, STILL_CORRECT, STOLEN, is_off_rate,
+    stolen_words,
 };
 use unikprof_profile::agent_info::AgentInfo;
 use unikprof_profile::profile::{
@@ -16,7 +17,7 @@ use unikprof_profile::profile::{
 };
 use unikprof_profile::recording::Recording;
 use unikprof_profile::symbols::Symbolized;
-use unikprof_profile::units::{duration, grouped, percent, size};
+use unikprof_profile::units::{duration, grouped, percent};
 
 /// Shares of samples that are missing or late which are worth a look, and bad.
 const LOOK: f64 = 0.01;
@@ -24,10 +25,6 @@ const BAD: f64 = 0.05;
 
 /// How far from the asked rate is bad.
 const OFF_RATE: f64 = 0.2;
-
-/// Shares of the CPU for the profiler itself that are worth a look, and bad.
-const COSTLY: f64 = 0.01;
-const TOO_COSTLY: f64 = 0.05;
 
 /// With fewer samples than this even a function of half the time is known to ±10 points only.
 const FEW: u64 = 100;
@@ -235,7 +232,7 @@ pub(super) fn lost(counters: &Counters, what: &str) -> Check {
             grouped(counters.lost)
         ),
     )
-    .advise("sample less often, and `dump` less often")
+    .advise(LESS_LOCKED)
     .count("lost", counters.lost)
 }
 
@@ -398,7 +395,7 @@ pub(super) fn overhead(profile: &Profile) -> Check {
     let info = profile.recording();
     let server = part_of(info.server_ns, info.elapsed_ns);
     let served = format!("its server took {:.2} % of the recording", server * 100.0);
-    let cost = profile.cost_share();
+    let costs = Costs::of(profile);
     let (parts, running_ns) = profile.cost().unwrap_or_default();
     let share = |ns: u64| ns as f64 / running_ns as f64;
     let sampling = share(parts.sampling_ns);
@@ -425,39 +422,30 @@ pub(super) fn overhead(profile: &Profile) -> Check {
             sampling * 100.0
         ),
     };
-    // What is counted in bytes is as right in a guest that sampling slows down.
-    let too_costly = match info.mode.is_heap() {
-        true => f64::INFINITY,
-        false => TOO_COSTLY,
-    };
-    let check = match cost {
+    let check = match costs {
         None => Check::new(
             "overhead",
             Verdict::Look,
             format!("the agent did not measure its sampling; {served}"),
         ),
-        Some(cost) => Check::new(
+        // Whatever runs is slowed down alike.
+        Some(costs) => Check::new(
             "overhead",
-            Verdict::of_share(cost.max(server), COSTLY, too_costly),
+            Verdict::of_share(costs.share(), COSTLY, f64::INFINITY),
             format!("{took}; {served}"),
         )
         .real("sampling_share", sampling),
     };
     let check = match parts.delivery_ns {
-        Some(ns) if cost.is_some() => check.real("delivery_share", share(ns)),
+        Some(ns) if costs.is_some() => check.real("delivery_share", share(ns)),
         _ => check,
     };
     check
-        .advise(match cost {
+        .advise(match costs {
             None => "the platform counts no cycles: measure the guest's speed with and without a \
                      recording"
                 .into(),
-            Some(_) if info.mode.is_heap() => format!(
-                "sample less often (--every above {}), or use a smaller --depth",
-                size(info.interval_bytes)
-            ),
-            Some(_) if info.mode == Mode::OffCpu => "use a smaller --depth".into(),
-            Some(_) => "use a lower rate (-F) or a smaller --depth".into(),
+            Some(costs) => costs.advice(info),
         })
         .real("server_share", server)
 }
@@ -480,7 +468,9 @@ pub(super) fn reachable(agent: &AgentInfo) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use unikprof_profile::profile::{Frame, ProfileBuilder, VcpuStats};
+    use crate::report::{Report, ReportOptions};
+    use unikprof_profile::profile::{Cost, Frame, ProfileBuilder, VcpuStats};
+    use unikprof_profile::symbols::Symbolizer;
 
     #[test]
     fn the_memory_that_would_do_is_by_the_fullest_vcpu() {
@@ -500,6 +490,26 @@ mod tests {
         }
         let agent = super::super::golden_tests::agent();
         assert_eq!(memory_that_would_do(&builder.finish(), &agent), Some(3 * agent.memory_bytes));
+    }
+
+    /// Guards a profile that `doctor` distrusts and of which `report` has nothing to say.
+    #[test]
+    fn the_report_warns_of_the_overhead_that_doctor_tells_of() {
+        for (percent, expected) in [(4, Verdict::Good), (6, Verdict::Look), (60, Verdict::Look)] {
+            let mut builder = ProfileBuilder::new();
+            builder.add_vcpu(VcpuStats {
+                cost: Some(Cost { sampling_ns: percent, ..Cost::default() }),
+                runstate: Runstate { running_ns: Some(100), ..Runstate::default() },
+                ..VcpuStats::default()
+            });
+            let profile = builder.finish();
+            assert_eq!(overhead(&profile).verdict, expected, "{percent}");
+            let symbolized = Symbolizer::default().resolve(&profile);
+            let report = symbolized.as_ref().map(|it| Report::new(it, ReportOptions::default()));
+            let warnings = report.map(|report| report.warnings()).unwrap_or_default();
+            let is_told = warnings.iter().any(|it| it.starts_with("sampling took"));
+            assert_eq!(is_told, expected != Verdict::Good, "{percent}: {warnings:?}");
+        }
     }
 
     /// Guards against a verdict on the sum, in which two errors can cancel each other.

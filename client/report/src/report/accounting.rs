@@ -3,10 +3,12 @@
 
 use std::io::{self, Write};
 
+use super::marks::Marked;
+use super::stack_warnings::of_what;
 use super::units::{amount, date, duration, grouped, share, size};
 use unikprof_profile::printable::Printable;
 use unikprof_profile::profile::{
-    Counters, FromRing, Merged, Mode, RecordingInfo, TimeSpan, Unit, Unwind,
+    Counters, FromRing, Merged, Mode, Profile, RecordingInfo, TimeSpan, Unit, Unwind,
 };
 
 /// The column in which the values of the head begin.
@@ -216,11 +218,8 @@ fn window(ring: &FromRing) -> String {
     )
 }
 
-pub(super) fn write_accounting(
-    c: &Counters,
-    recording: &RecordingInfo,
-    out: &mut impl Write,
-) -> io::Result<()> {
+pub(super) fn write_accounting(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
+    let (c, recording) = (&profile.counters().told(), profile.recording());
     let unit = recording.unit();
     let missing = c.missing.map_or("-".to_owned(), grouped);
     let numbers = [
@@ -273,12 +272,14 @@ pub(super) fn write_accounting(
         0 => "after the target by more than the agent's threshold".to_owned(),
         threshold_ns => format!("more than {} after the target", duration(threshold_ns)),
     };
+    table.line("late", &grouped(c.late), &of_sampled(c.late), &late)?;
+    table.title(&format!("of {}", of_what(recording.mode)))?;
+    let marked = Marked::of(profile);
     for (name, count, what) in [
-        ("late", c.late, late.as_str()),
-        ("truncated", c.truncated, "deeper than the depth limit"),
-        ("broken", c.broken, "the frame chain was invalid"),
+        ("truncated", marked.truncated, "deeper than the depth limit"),
+        ("broken", marked.broken, "the frame chain was invalid"),
     ] {
-        table.line(name, &grouped(count), &of_sampled(count), what)?;
+        table.line(name, &grouped(count), &share(count, profile.sample_count()), what)?;
     }
     if recording.ring.is_none() {
         write_callers(c, recording, &mut table)?;
@@ -329,14 +330,17 @@ fn write_callers(
 
 fn write_blocked(c: &Counters, unit: Unit, table: &mut Table<'_, impl Write>) -> io::Result<()> {
     let whole = c.blocked_in_all();
-    let mean = match (unit, c.blocked.checked_div(c.blocks)) {
-        (Unit::Nanoseconds, Some(mean)) => format!("with a stack; mean {}", duration(mean)),
-        (Unit::Nanoseconds, None) => "with a stack".to_owned(),
-        _ => "samples with a stack, one per blocked period".to_owned(),
+    let (mean, blocked) = match (unit, whole.checked_div(c.blocks)) {
+        (Unit::Nanoseconds, Some(mean)) => {
+            (format!(", {} on average", duration(mean)), "with a stack")
+        }
+        (Unit::Nanoseconds, None) => (String::new(), "with a stack"),
+        _ => (String::new(), "samples with a stack, one per blocked period"),
     };
     table.title("blocked time")?;
-    table.line("waits", &grouped(c.blocks), "", "times that a vCPU blocked")?;
-    table.line("blocked", &amount(c.blocked, unit), &share(c.blocked, whole), &mean)?;
+    let waits = format!("times that a vCPU blocked{mean}");
+    table.line("waits", &grouped(c.blocks), "", &waits)?;
+    table.line("blocked", &amount(c.blocked, unit), &share(c.blocked, whole), blocked)?;
     table.line(
         "aged",
         &amount(c.blocked_aged, unit),

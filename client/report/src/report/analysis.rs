@@ -195,9 +195,8 @@ impl Analysis {
                 Err(why) => analysis.unchecked.push(Unchecked { rule: name, why }),
             }
         }
-        // Functions before all else. Stable: equal scores stay in the order of the rules.
-        let order = |finding: &Finding| (!finding.is_of_code(), std::cmp::Reverse(finding.score));
-        analysis.findings.sort_by_key(order);
+        // Stable: equal scores stay in the order of the rules.
+        analysis.findings.sort_by_key(|finding| std::cmp::Reverse(finding.score));
         analysis
     }
 }

@@ -250,18 +250,16 @@ impl Calls {
         let own = if has_own { figures.heading("self") } else { String::new() };
         writeln!(out, "\n{own}{}{column}", figures.heading("total"))?;
         let room = report.options.columns.map(|all| figures.left(all, shares));
-        for row in shown.iter().map(|at| &self.rows[*at]) {
+        let depths: Vec<u32> = shown.iter().map(|at| self.rows[*at].depth).collect();
+        let most = room.map_or(usize::MAX, |room| room / 2);
+        for (row, branch) in shown.iter().map(|at| &self.rows[*at]).zip(branches(&depths, most)) {
             let label = &report.labels.all()[row.label as usize];
-            let (indent, name) = match room {
-                None => (2 * row.depth as usize, label.text.as_str().into()),
-                Some(room) => {
-                    // The deepest stand below each other.
-                    let indent = (2 * row.depth as usize).min(room / 2);
-                    (indent, label_name(report, label, room - indent))
-                }
+            let name = match room {
+                None => label.text.as_str().into(),
+                Some(room) => label_name(report, label, room - branch.chars().count()),
             };
             let own = if has_own { figures.cells(row.own, &row.own_share) } else { String::new() };
-            writeln!(out, "{own}{}{:indent$}{name}", figures.cells(row.total, &row.share), "")?;
+            writeln!(out, "{own}{}{branch}{name}", figures.cells(row.total, &row.share))?;
         }
         if shown.len() < self.rows.len() {
             let left_out = grouped((self.rows.len() - shown.len()) as u64);
@@ -290,6 +288,48 @@ impl Calls {
             tree: rows.collect(),
         }
     }
+}
+
+/// What is drawn before the names of a tree's rows, whose depths are given in its order. The only
+/// child of a row stands below it without being indented; several are branches. Where the branches
+/// would take more than `most` columns, their number stands for the outer ones.
+fn branches(depths: &[u32], most: usize) -> Vec<String> {
+    let mut followed: Vec<bool> = Vec::new();
+    let mut has_next: Vec<bool> = depths
+        .iter()
+        .rev()
+        .map(|depth| {
+            followed.resize(*depth as usize + 1, false);
+            followed.last_mut().is_some_and(|it| std::mem::replace(it, true))
+        })
+        .collect();
+    has_next.reverse();
+    // By depth, what the rows below begin with.
+    let mut below: Vec<String> = Vec::new();
+    let mut before = None;
+    let row = |(depth, has_next): (&u32, bool)| {
+        below.truncate(*depth as usize);
+        let outer = below.last().cloned().unwrap_or_default();
+        let is_only = before.is_none_or(|before| before < *depth) && !has_next;
+        before = Some(*depth);
+        let (own, inner) = match (is_only, has_next) {
+            (true, _) => ("", ""),
+            (false, true) => ("├ ", "│ "),
+            (false, false) => ("└ ", "  "),
+        };
+        below.push(format!("{outer}{inner}"));
+        format!("{outer}{own}")
+    };
+    let cut = |branch: String| {
+        let width = branch.chars().count();
+        if width <= most {
+            return branch;
+        }
+        let level = format!("{}…", width / 2);
+        let kept = most.saturating_sub(level.chars().count());
+        level + &branch.chars().skip(width - kept.min(width)).collect::<String>()
+    };
+    depths.iter().zip(has_next).map(row).map(cut).collect()
 }
 
 /// `calls` in the JSON report.
@@ -414,6 +454,20 @@ mod tests {
     use crate::report::ReportOptions;
     use unikprof_profile::profile::{Frame, FrameId, ProfileBuilder};
     use unikprof_profile::symbols::{Names, Symbol};
+
+    /// Guards deep calls that seem to be siblings.
+    #[test]
+    fn each_depth_of_a_tree_is_told() {
+        let drawn = |depths: &[u32], most| branches(depths, most).join("|");
+        assert_eq!(drawn(&[], 9), "");
+        assert_eq!(drawn(&[0, 1, 2, 3, 4], 9), "||||");
+        assert_eq!(drawn(&[0, 1, 2, 2, 1, 2, 3], 9), "|├ |│ ├ |│ └ |└ |  |  ");
+        // 0 to 7, each with a sibling.
+        let deep: Vec<u32> = (0..8).chain((1..8).rev()).collect();
+        let drawn = branches(&deep, 6);
+        assert_eq!(drawn[2..8], ["│ ├ ", "│ │ ├ ", "4…│ ├ ", "5…│ ├ ", "6…│ ├ ", "7…│ ├ "]);
+        assert_eq!(drawn[8], "7…│ └ ");
+    }
 
     /// A report of a stack with each of these functions, at the line of its number.
     fn with_functions(functions: &[&str], test: impl Fn(&Report<'_>)) {

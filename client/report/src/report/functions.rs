@@ -132,18 +132,19 @@ impl FunctionTable {
         }
     }
 
-    /// The rows in the order of a text. Functions that nearly all stacks go through on the way to
-    /// the work are apart, outermost first, except the innermost and those that are `kept`.
+    /// The rows in the order of a text. By total, functions that nearly all stacks go through on the
+    /// way to the work are apart, outermost first, except the innermost and those that are `kept`.
     pub fn in_order(
         &self,
         sort: SortBy,
         is_kept: impl Fn(&FunctionRow) -> bool,
     ) -> (Vec<&FunctionRow>, Vec<&FunctionRow>) {
         let mut rows: Vec<&FunctionRow> = self.rows.iter().collect();
-        if sort == SortBy::Total {
-            // Stable: of equal ones, those that do most themselves come first.
-            rows.sort_by_key(|row| Reverse(row.total));
+        if sort == SortBy::Own {
+            return (Vec::new(), rows);
         }
+        // Stable: of equal ones, those that do most themselves come first.
+        rows.sort_by_key(|row| Reverse(row.total));
         let most = self.whole as f64 * SHARED;
         let is_shared = |row: &&FunctionRow| row.in_whole as f64 >= most;
         let mut shared: Vec<&FunctionRow> = rows.iter().copied().filter(is_shared).collect();

@@ -184,20 +184,18 @@ pub(crate) fn estimated_from(profile: &Profile) -> String {
     }
 }
 
-/// The rows of the table of functions.
-pub(super) fn write_rows(
-    rows: &Rows<'_>,
-    table: &FunctionTable,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let report = rows.report;
+/// The columns of figures with their widths, 0 for those that are left out, and the columns of a name
+/// behind them.
+pub(super) fn heads(
+    report: &Report<'_>,
+    unit: Unit,
+) -> ([(&'static str, usize); 9], Option<usize>) {
     let is_live = report.symbolized.profile().recording().mode == Mode::Live;
-    let other = match table.unit {
+    let other = match unit {
         Unit::Objects => "bytes",
         _ => "objects",
     };
-    let heading = if report.options.lines { "line" } else { "function" };
-    let mut heads: Vec<(&str, usize)> = vec![
+    let mut heads = [
         ("self", 10),
         ("share", 9),
         ("interval", 14),
@@ -219,13 +217,24 @@ pub(super) fn write_rows(
         }
         heads[at].1 = 0;
     }
+    (heads, columns.map(|all| all.saturating_sub(begin(&heads))))
+}
+
+/// The rows of the table of functions.
+pub(super) fn write_rows(
+    rows: &Rows<'_>,
+    table: &FunctionTable,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let report = rows.report;
+    let heading = if report.options.lines { "line" } else { "function" };
+    let (heads, columns) = heads(report, table.unit);
     let line = |cells: [&str; 9]| -> String {
         let shown = cells.into_iter().zip(&heads).filter(|(_, (_, width))| *width != 0);
         shown.map(|(cell, (_, width))| format!("{cell:>width$}")).collect()
     };
     let titles: Vec<&str> = heads.iter().map(|(title, _)| *title).collect();
     writeln!(out, "\n{}  {heading}", line(std::array::from_fn(|at| titles[at])))?;
-    let columns = columns.map(|all| all.saturating_sub(begin(&heads)));
     for (row, name) in rows.named(columns) {
         let amounts = row.heap.unwrap_or_default();
         let mean = amounts.total.mean_size();

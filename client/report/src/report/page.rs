@@ -28,7 +28,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::analysis::Analysis;
 use super::labels::LabelId;
-use super::{COMPRESSION, Report, TimelineView, json, text};
+use super::{COMPRESSION, Report, SortBy, TimelineView, json, text};
 pub(crate) use columns::Columns;
 use columns::{Column, zigzag};
 use recordings::{RecordingHead, Shown, shown};
@@ -236,7 +236,7 @@ fn write_report(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     let time = view.map(|view| add_time(report, view, &stacks, &mut names, &mut columns));
     let recording = profile.recording();
     let analysis = Analysis::of(report);
-    let (shared, _) = text::in_order(report, report.functions(), &analysis);
+    let (shared, _) = text::in_order(report, report.functions(), &analysis, SortBy::Total);
     let (labels, images, files) = labels(report);
     let head = Head {
         report: json::document(report, &[], Some(&analysis)),

@@ -16,8 +16,8 @@ use unikprof_profile::timeline::{Slice, WallClock, sparkline, step_ns};
 /// The maximum number of lines if no slice length is given.
 const LINES: u64 = 120;
 
-/// The column in which the names of the functions begin.
-const NAMES_BEGIN: usize = 61;
+/// So many columns behind the time since the start the names of the functions begin.
+const NAMES_BEHIND: usize = 54;
 const LEAST_NAME: usize = 16;
 
 /// So much that the lines do not tell of is worth a word.
@@ -148,13 +148,20 @@ pub(super) fn write(
         Unit::Samples => "rate",
         Unit::Nanoseconds | Unit::Bytes | Unit::Objects => "waiting",
     };
+    let digits = digits(view.step_ns.unwrap_or(0));
+    let since_width = 6 + digits;
     writeln!(
         out,
-        "\n    since  clock (UTC) {amount_heading:>8}   stolen  blocked    share  top function"
+        "\n{:>width$}  clock (UTC) {amount_heading:>8}   stolen  blocked    share  top function",
+        "since",
+        width = since_width + 2
     )?;
     let clock = view.timeline.wall_clock();
     for second in &seconds {
-        write_line(report, view, &clock, second, out)?;
+        let from_ns = second.slice.window.from_ns;
+        let since = from_ns.saturating_sub(view.of.window.from_ns) as f64 / 1e9;
+        write!(out, "{since:>since_width$.digits$} s  ")?;
+        write_line(report, &clock, second, since_width + NAMES_BEHIND, out)?;
     }
     if report.symbolized.profile().recording().inside().is_some() {
         writeln!(
@@ -188,17 +195,22 @@ pub(super) fn write(
     Ok(())
 }
 
+/// How many digits of a second tell steps of this length apart, at least one.
+fn digits(step_ns: u64) -> usize {
+    let is_exact = |digits: &usize| step_ns.is_multiple_of(10_u64.pow(9 - *digits as u32));
+    (1..9).find(is_exact).unwrap_or(9)
+}
+
+/// What follows the time since the start; the name begins in this column.
 fn write_line(
     report: &Report<'_>,
-    view: &TimelineView<'_>,
     clock: &WallClock,
     second: &Second,
+    name_begins: usize,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let slice = &second.slice;
-    let from_ns = slice.window.from_ns;
-    let since = from_ns.saturating_sub(view.of.window.from_ns) as f64 / 1e9;
-    let time = clock.unix_ns(from_ns).and_then(|unix_ns| {
+    let time = clock.unix_ns(slice.window.from_ns).and_then(|unix_ns| {
         let time = Timestamp::from_nanosecond(unix_ns.into()).ok()?;
         Some(time.strftime("%H:%M:%S").to_string())
     });
@@ -211,7 +223,7 @@ fn write_line(
     };
     write!(
         out,
-        "{since:>7.1} s  {:<8}{amount:>13}  {:>7}  {:>7}",
+        "{:<8}{amount:>13}  {:>7}  {:>7}",
         time.unwrap_or_default(),
         share(second.stolen()),
         share(second.blocked()),
@@ -220,7 +232,7 @@ fn write_line(
         return writeln!(out, "  {:>7}", "-");
     };
     let columns = report.options.columns;
-    let columns = columns.map(|all| all.saturating_sub(NAMES_BEGIN).max(LEAST_NAME));
+    let columns = columns.map(|all| all.saturating_sub(name_begins).max(LEAST_NAME));
     let name = match columns {
         Some(columns) => label_name(report, label, columns),
         None => label.text.as_str().into(),
@@ -240,6 +252,14 @@ mod tests {
     use crate::report::golden_tests::{PARSE, profile, symbolized};
     use unikprof_profile::profile::Frame;
     use unikprof_profile::timeline::{RecordingSpan, Ring, Timeline, Window};
+
+    /// Guards steps that are rounded to the same time.
+    #[test]
+    fn steps_are_told_exactly() {
+        let of = |step_ms: u64| digits(step_ms * 1_000_000);
+        assert_eq!([0, 1, 20, 250, 500, 1_000, 60_000].map(of), [1, 3, 2, 2, 1, 1, 1]);
+        assert_eq!(digits(1), 9);
+    }
 
     /// A second with one sample, in a function that is inlined: what is on top has the name that
     /// tables give it.

@@ -44,6 +44,16 @@ pub(crate) fn names_in(text: &str, least: usize, fits: impl Fn(&str) -> bool) ->
     short
 }
 
+/// A text whose names in backticks are as in a table with so many columns for them, unless it fits.
+pub(crate) fn as_in_table(text: &str, columns: usize, fits: impl Fn(&str) -> bool) -> Cow<'_, str> {
+    if fits(text) {
+        return text.into();
+    }
+    let part = |(at, part)| if at % 2 == 1 { name(part, columns) } else { part.into() };
+    let parts: Vec<Cow<'_, str>> = text.split('`').enumerate().map(part).collect();
+    parts.join("`").into()
+}
+
 /// A source file's last folder and name: `…/src/store.rs` is `src/store.rs`.
 pub fn path(path: &str) -> &str {
     let mut slashes = path.rmatch_indices('/');
@@ -186,6 +196,16 @@ mod tests {
             assert!(!short.contains("……"), "{short}");
             assert!(short.chars().count() <= columns, "{short}");
         }
+    }
+
+    /// Guards a function that has two names in one text.
+    #[test]
+    fn a_name_that_does_not_fit_is_that_of_the_table() {
+        let long = "first_crate::module::last_function";
+        let text = format!("`{long}` takes half");
+        assert_eq!(as_in_table(&text, 16, |_| true), text);
+        let short = format!("`{}` takes half", name(long, 16));
+        assert_eq!(as_in_table(&text, 16, |text| text.len() < 40), short);
     }
 
     #[test]

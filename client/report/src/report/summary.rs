@@ -1,6 +1,7 @@
 //! What was recorded, and its accounting, in a line each.
 
-use super::units::{amount_with_unit, duration, grouped, share, size};
+use super::units::{amount_with_unit, duration, grouped, percent, share, size};
+use super::warnings::Costs;
 use unikprof_profile::printable::Printable;
 use unikprof_profile::profile::{Mode, Profile, Unit};
 
@@ -61,11 +62,12 @@ fn rate(hz: Option<f64>) -> String {
 pub(crate) fn accounting(profile: &Profile) -> String {
     let (info, c) = (profile.recording(), profile.counters());
     let mut parts = outcome(profile);
-    if c.sampled() != 0 && info.caller_table.is_some() && info.ring.is_none() {
+    let costs = Costs::of(profile);
+    parts.extend(costs.map(|costs| format!("overhead {}", percent(costs.sampling))));
+    let has_table = info.caller_table.is_some() && info.ring.is_none();
+    if has_table && c.by_table < c.sampled() {
         parts.push(format!("callers by table {}", share(c.by_table, c.sampled())));
     }
-    let costs = profile.cost_share().filter(|_| info.ring.is_none());
-    parts.extend(costs.map(|cost| format!("the profiler took {:.1} %", cost * 100.0)));
     parts.join("; ")
 }
 
@@ -95,10 +97,9 @@ pub(crate) fn outcome(profile: &Profile) -> Vec<String> {
     if info.mode == Mode::OffCpu {
         let whole = c.blocked_in_all();
         let with_stack = share(c.blocked, whole);
-        parts.push(format!("{} waits, {with_stack} of them with a stack", grouped(c.blocks)));
+        parts.push(format!("{} waits, {with_stack} of their time with a stack", grouped(c.blocks)));
     }
-    if let Some(stolen) = profile.runstate().stolen_share() {
-        parts.push(format!("{} of the wanted time stolen", super::units::percent(stolen)));
-    }
+    let stolen = profile.runstate().stolen_share().filter(|stolen| *stolen > 0.0);
+    parts.extend(stolen.map(|stolen| format!("{} stolen", percent(stolen))));
     parts
 }

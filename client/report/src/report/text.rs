@@ -103,9 +103,9 @@ fn write_lines(report: &Report<'_>, accounting: bool, out: &mut impl Write) -> i
         let analysis = Analysis::of(report);
         if report.is_analyzed {
             all.retain(|warning| !analysis.tells(warning));
-            analysis.write(report.options.columns, out)?;
+            analysis.write(report.options.columns, name_columns(report), out)?;
         } else {
-            analysis.write_answer(report, &all, columns, out)?;
+            analysis.write_answer(report, &all, out)?;
         }
         write_functions(report, table, &analysis, out)?;
     }
@@ -137,7 +137,7 @@ fn write_accounting(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         heap::write_accounting(profile, out)?;
         heap::write_arenas(report, out)?;
     } else {
-        accounting::write_accounting(&profile.counters().told(), profile.recording(), out)?;
+        accounting::write_accounting(profile, out)?;
     }
     times::write(profile, out)
 }
@@ -161,15 +161,16 @@ pub(super) fn accounting_lines(report: &Report<'_>) -> Vec<String> {
     lines
 }
 
-/// The rows of a table in their order. Those that nearly all samples share are apart, but for what
-/// findings or the filter name.
+/// The rows of a table in an order. By total, those that nearly all samples share are apart, but for
+/// what findings or the filter name.
 pub(super) fn in_order<'t>(
     report: &Report<'_>,
     table: &'t FunctionTable,
     analysis: &Analysis,
+    sort: SortBy,
 ) -> (Vec<&'t FunctionRow>, Vec<&'t FunctionRow>) {
     let focus = report.options.focus.as_ref();
-    table.in_order(report.options.sort, |row| {
+    table.in_order(sort, |row| {
         focus.is_some_and(|focus| focus.matches(report.symbolized.function(row.function)))
             || analysis.findings.iter().any(|found| found.functions.contains(&row.text))
     })
@@ -182,7 +183,7 @@ fn write_functions(
     out: &mut impl Write,
 ) -> io::Result<()> {
     let options = &report.options;
-    let (shared, rows) = in_order(report, table, analysis);
+    let (shared, rows) = in_order(report, table, analysis, options.sort);
     let what = if options.lines { "lines" } else { "functions" };
     let top = match options.top {
         0 => rows.len(),
@@ -220,12 +221,22 @@ fn write_functions(
     let figures = Figures::fitting(unit, options.columns, 2, NAME);
     let heading = if options.lines { "line" } else { "function" };
     writeln!(out, "{}{}{heading}", figures.heading("self"), figures.heading("total"))?;
-    let columns = options.columns.map(|all| figures.left(all, 2));
-    for (row, name) in all.named(columns) {
+    for (row, name) in all.named(name_columns(report)) {
         let own = figures.cells(row.own, &row.own_share);
         writeln!(out, "{own}{}{name}", figures.cells(row.total, &row.total_share))?;
     }
     Ok(())
+}
+
+/// The columns of a name in the table of functions.
+pub(super) fn name_columns(report: &Report<'_>) -> Option<usize> {
+    let profile = report.symbolized.profile();
+    let unit = profile.recording().unit();
+    if profile.heap.is_some() {
+        return heap::heads(report, unit).1;
+    }
+    let columns = report.options.columns?;
+    Some(Figures::fitting(unit, Some(columns), 2, NAME).left(columns, 2))
 }
 
 /// What so many rows that are one are called.

@@ -5,11 +5,11 @@ use std::io::{self, Write};
 use super::functions::FunctionTable;
 use super::text::ends;
 use super::uncertainty::{LongRun, Of, Unplaced};
-use super::units::{amount_with_unit, grouped, percent, share};
+use super::units::{amount_with_unit, grouped, percent, share, size};
 use super::{Report, shorten, stack_warnings};
 use crate::finding::paragraph;
 use unikprof_profile::printable::Printable;
-use unikprof_profile::profile::{Came, Counters, Profile, RecordingInfo, SampledTime, Unit};
+use unikprof_profile::profile::{Came, Counters, Mode, Profile, RecordingInfo, SampledTime, Unit};
 
 /// A share of samples from which on their absence can change the picture.
 pub(super) const NOTABLE: f64 = 0.01;
@@ -22,6 +22,59 @@ const MISSING_NOISE: u64 = 100;
 
 /// A share of the wanted time from which on steal is worth a word.
 pub(crate) const STOLEN: f64 = 0.1;
+
+/// A share of the CPU for the profiler itself from which on it is worth a word.
+pub(crate) const COSTLY: f64 = 0.05;
+
+/// Why a tick is lost: whoever fetches holds the table of stacks, for long if the host stops it.
+const LOCKED: &str = "the table was in use, maybe by a stopped vCPU";
+
+/// What to do about it.
+pub(crate) const LESS_LOCKED: &str = "fetch less often, or use a less busy host";
+
+/// What the profiler took from the guest.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Costs {
+    /// The share of the running time that sampling and its timer took.
+    pub(crate) sampling: f64,
+    /// The share of the recording that the agent's server took.
+    pub(crate) server: f64,
+}
+
+impl Costs {
+    /// `None` if it was not measured, as of samples from rings.
+    pub(crate) fn of(profile: &Profile) -> Option<Costs> {
+        let info = profile.recording();
+        let sampling = profile.cost_share().filter(|_| info.ring.is_none())?;
+        let server = info.server_ns as f64 / info.elapsed_ns.max(1) as f64;
+        Some(Costs { sampling, server })
+    }
+
+    /// The larger share, which is judged.
+    pub(crate) fn share(&self) -> f64 {
+        self.sampling.max(self.server)
+    }
+
+    fn words(&self) -> String {
+        format!(
+            "sampling took {} of the running time, the agent's server {} of the recording",
+            percent(self.sampling),
+            percent(self.server)
+        )
+    }
+
+    /// What to do about them.
+    pub(crate) fn advice(&self, info: &RecordingInfo) -> String {
+        match info.mode {
+            mode if mode.is_heap() => format!(
+                "sample less often (--every above {}), or use a smaller --depth",
+                size(info.interval_bytes)
+            ),
+            Mode::OffCpu => "use a smaller --depth".into(),
+            _ => "use a lower rate (-F) or a smaller --depth".into(),
+        }
+    }
+}
 
 /// The recording's own warnings, then the names', then what the counters and the samples show.
 pub(super) fn of(report: &Report<'_>) -> Vec<String> {
@@ -49,6 +102,8 @@ pub(super) fn of(report: &Report<'_>) -> Vec<String> {
     if let Some(stolen) = stolen.filter(|s| *s >= STOLEN && recording.mode.samples_time()) {
         all.push(about_stolen(stolen));
     }
+    let costs = Costs::of(profile).filter(|costs| costs.share() >= COSTLY);
+    all.extend(costs.map(|costs| format!("{}; {}", costs.words(), costs.advice(recording))));
     if recording.fixed_interval {
         all.push(FIXED_INTERVAL.to_owned());
     }
@@ -130,7 +185,7 @@ fn from_counters(counters: &Counters, info: &RecordingInfo, all: &mut Vec<String
             "give the agent more memory, or fetch more often",
         ),
         (counters.overflow, "the stack table was full", "give the agent more memory"),
-        (counters.lost, "the stack table was locked", "use a lower rate"),
+        (counters.lost, LOCKED, LESS_LOCKED),
         (
             counters.masked,
             "they arrived without registers",
@@ -288,7 +343,7 @@ mod tests {
 
     use super::*;
     use crate::report::broken::BrokenIn;
-    use unikprof_profile::profile::{BuildId, FromRing, Mode};
+    use unikprof_profile::profile::{BuildId, FromRing};
     use unikprof_profile::symbols::SymbolWarning;
 
     fn of_mode(mode: Mode) -> RecordingInfo {
@@ -330,6 +385,7 @@ mod tests {
         let all = warnings(counters);
         assert_eq!(all.len(), 5, "{all:#?}");
         assert!(all[0].starts_with("3.0 % of the ticks (30) have no stack"), "{}", all[0]);
+        assert!(all[1].ends_with(LESS_LOCKED), "{}", all[1]);
         assert!(all[3].starts_with("10.0 % of the blocked time (10 samples)"), "{}", all[3]);
         assert!(all[4].contains("1,500 samples, but 1,000 arrived"), "{}", all[4]);
     }
@@ -388,6 +444,8 @@ mod tests {
         from_counters(&counters, &of_mode(Mode::Wall), &mut all);
         assert_eq!(all.len(), 8, "{all:#?}");
         all.push(about_stolen(0.371));
+        let costs = Costs { sampling: 0.123, server: 0.123 };
+        all.push(format!("{}; {}", costs.words(), costs.advice(&of_mode(Mode::Cpu))));
         all.push(FIXED_INTERVAL.into());
         let late = [("guest::arch::interrupts::enable_and_halt".to_owned(), 30)];
         all.push(stack_warnings::about_late(&counters, 50_000, &late));
@@ -408,7 +466,7 @@ mod tests {
         all.extend(symbol_warnings());
         all.extend([true, false].map(|held| caller_table_warning(held).into()));
         all.extend(Unplaced::among([&counters], Mode::Cpu, 1).as_ref().map(about_unplaced));
-        assert_eq!(all.len(), 8 + 2 + 7 + 12 + 2 + 1, "{all:#?}");
+        assert_eq!(all.len(), 8 + 3 + 7 + 12 + 2 + 1, "{all:#?}");
         for warning in &all {
             let shown = in_two_lines(warning, 80);
             assert!(!shown.contains(" …"), "{shown}");

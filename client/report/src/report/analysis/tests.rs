@@ -596,6 +596,20 @@ fn what_truncated_stacks_have_in_common_is_no_way_to_the_work() {
     });
 }
 
+/// Guards a table by self that begins with functions that do nothing themselves.
+#[test]
+fn nothing_is_folded_by_self() {
+    let mut guest = Guest::healthy();
+    for (.., stack) in &mut guest.samples {
+        stack.extend(["run", "boot"]);
+    }
+    guest.analyze(|_, report| {
+        let shared = |sort| report.functions().in_order(sort, |_| false).0.len();
+        assert_ne!(shared(SortBy::Total), 0);
+        assert_eq!(shared(SortBy::Own), 0);
+    });
+}
+
 /// Guards a headline of a function with 0.0 % where only waits are shown.
 #[test]
 fn what_is_shown_of_waits_alone_is_called_blocked() {
@@ -643,6 +657,11 @@ fn broken_stacks_are_a_share_of_all_samples() {
         let warnings = report.warnings();
         let told = warnings.iter().find(|it| it.starts_with("broken stacks")).unwrap();
         assert!(told.contains("in 2.0 % of the samples"), "{told}");
+        let mut text = Vec::new();
+        report.write_in_full(Format::Text, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let line = text.lines().find(|line| line.starts_with("  broken ")).unwrap();
+        assert!(line.contains("  2.0 %  "), "{line}");
     });
 }
 
@@ -666,7 +685,10 @@ fn what_a_function_calls_may_be_in_several_libraries() {
         }
         guest
     };
-    let found = with(60, usize::MAX).analyze(|analysis, _| analysis.findings[0].clone());
+    let found = with(60, usize::MAX).analyze(|analysis, _| {
+        let found = analysis.findings.iter().find(|found| found.rule == "dominating function");
+        found.unwrap().clone()
+    });
     has(&found, "`shop::is_spam` and what it calls take ");
     // Half of the samples, but maybe not of the time; also where half is in one function that it
     // calls.
@@ -680,9 +702,9 @@ fn what_a_function_calls_may_be_in_several_libraries() {
         guest.analyze(|analysis, report| {
             assert!(analysis.findings.iter().all(|it| it.rule != "dominating function"));
             let mut text = Vec::new();
-            analysis.write_answer(report, &[], 100, &mut text).unwrap();
+            analysis.write_answer(report, &[], &mut text).unwrap();
             let text = String::from_utf8(text).unwrap();
-            assert!(text.contains("the most: `shop::is_spam` and what it calls, 5"), "{text}");
+            assert!(text.contains("most is in `shop::is_spam` and what it calls: 5"), "{text}");
         });
     }
 }
@@ -826,14 +848,16 @@ fn the_answer_is_at_most_three_lines() {
     let answer = |guest: Guest, warnings: &[String]| {
         guest.analyze(|analysis, report| {
             let mut text = Vec::new();
-            // Of the page and JSON, too.
-            assert!(analysis.findings.is_sorted_by_key(|finding| !finding.is_of_code()));
-            analysis.write_answer(report, warnings, 80, &mut text).unwrap();
+            let scores = analysis.findings.iter().map(|finding| finding.score);
+            assert!(scores.is_sorted_by(|a, b| a >= b), "{analysis:#?}");
+            let options = ReportOptions { columns: Some(80), ..ReportOptions::default() };
+            let narrow = Report::new(report.symbolized, options);
+            analysis.write_answer(&narrow, warnings, &mut text).unwrap();
             String::from_utf8(text).unwrap()
         })
     };
     let healthy = answer(Guest::healthy(), &[]);
-    assert!(healthy.contains("the most: `"), "{healthy}");
+    assert!(healthy.contains("the most of its own has `"), "{healthy}");
     let spinning = || {
         let mut guest = Guest::healthy();
         guest.runstate.runnable_ns = Some(40 * SECOND);
@@ -849,6 +873,14 @@ fn the_answer_is_at_most_three_lines() {
     assert!(function.contains("a_function_that_spins` itself takes 80.0 % ("), "{text}");
     assert!(function.chars().count() <= 80, "{text}");
     assert!(stolen.ends_with("stolen"), "{text}");
+    let name = function.split('`').nth(1).unwrap();
+    spinning().analyze(|_, report| {
+        let options = ReportOptions { columns: Some(80), ..ReportOptions::default() };
+        let mut text = Vec::new();
+        Report::new(report.symbolized, options).write(Format::Text, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains(&format!("  {name}\n")), "the table has another name: {text}");
+    });
     // A warning tells it.
     let warnings = spinning().analyze(|_, report| report.warnings());
     assert_eq!(answer(spinning(), &warnings).lines().count(), 3, "{warnings:?}");
@@ -863,7 +895,7 @@ fn what_cannot_be_checked_is_said_with_its_reason() {
         assert_eq!(rules, ["lockstep", "burst", "slow span", "rising counter"]);
         assert!(analysis.unchecked[0].why.contains("give the agent memory for a ring"));
         let mut text = Vec::new();
-        analysis.write(Some(1000), &mut text).unwrap();
+        analysis.write(Some(1000), None, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert_eq!(text.matches("not checked: ").count(), 1, "one reason: {text}");
         assert!(
@@ -902,7 +934,7 @@ fn hostile_names_are_shown_as_text() {
     guest.analyze(|analysis, _| {
         assert!(analysis.findings.len() >= 2, "{analysis:#?}");
         let mut text = Vec::new();
-        analysis.write(Some(100), &mut text).unwrap();
+        analysis.write(Some(100), None, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
         assert!(!text.contains('\u{202e}'), "{text}");
@@ -933,7 +965,7 @@ fn text_and_json_tell_the_same() {
     guest.runstate.runnable_ns = Some(6 * SECOND);
     guest.analyze(|analysis, report| {
         let mut text = Vec::new();
-        analysis.write(None, &mut text).unwrap();
+        analysis.write(None, None, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("1 finding of 9 rules"), "{text}");
         assert!(text.contains("\n   63  stolen                40.0 % of the time"), "{text}");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use super::super::text::ends;
+use super::super::text::{ends, name_columns};
 use super::super::{DEFAULT_COLUMNS, Report, shorten};
 use super::{Analysis, Finding, Subject, dominating};
 use crate::finding::paragraph;
@@ -22,16 +22,19 @@ impl Analysis {
     pub(in super::super) fn write(
         &self,
         columns: Option<usize>,
+        name: Option<usize>,
         out: &mut impl Write,
     ) -> io::Result<()> {
         let columns = columns.unwrap_or(DEFAULT_COLUMNS);
+        let name = name.unwrap_or(usize::MAX);
         let mut text = String::new();
         let indent = SCORE + 2 + RULE + 2;
         let below = " ".repeat(indent);
         // A word that is wider stands out of the lines.
         let is_fitting = |word: &str| word.chars().count() + indent <= columns;
+        let fits = |text: &str| text.split(' ').all(is_fitting);
         let fitted =
-            |text: &str| shorten::names_in(text, NAME, |text| text.split(' ').all(is_fitting));
+            |text: &str| shorten::names_in(&shorten::as_in_table(text, name, fits), NAME, fits);
         for finding in &self.findings {
             let head = format!("{:>SCORE$}  {:<RULE$}  ", finding.score, finding.rule);
             paragraph(&mut text, &head, &fitted(&finding.finding), columns);
@@ -75,16 +78,18 @@ impl Analysis {
         &self,
         report: &Report<'_>,
         warnings: &[String],
-        columns: usize,
         out: &mut impl Write,
     ) -> io::Result<()> {
+        let columns = report.options.columns.unwrap_or(DEFAULT_COLUMNS);
         const MOST: usize = 3;
         let is_news = |text: &&String| !warnings.iter().any(|it| it.starts_with(*text));
         let most = match self.findings.iter().any(Finding::is_of_code) {
             true => None,
             false => the_most(report),
         };
-        let found = self.findings.iter().map(|found| &found.finding).filter(is_news);
+        let mut found: Vec<&Finding> = self.findings.iter().collect();
+        found.sort_by_key(|found| !found.is_of_code());
+        let found = found.into_iter().map(|found| &found.finding).filter(is_news);
         let lines: Vec<&String> = most.iter().chain(found).take(MOST).collect();
         if lines.is_empty() {
             return Ok(());
@@ -97,11 +102,13 @@ impl Analysis {
                 Unit::Bytes | Unit::Objects => "what takes the memory",
             }
         )?;
+        let name = name_columns(report).unwrap_or(usize::MAX);
+        let mut text = String::new();
         for line in lines {
             let fits = |text: &str| text.chars().count() + 2 <= columns;
-            writeln!(out, "  {}", shorten::names_in(line, NAME, fits))?;
+            paragraph(&mut text, "  ", &shorten::as_in_table(line, name, fits), columns);
         }
-        Ok(())
+        out.write_all(text.as_bytes())
     }
 
     /// The rules that were not checked, by the reason, in the order of their first rules.
@@ -156,7 +163,7 @@ fn the_most(report: &Report<'_>) -> Option<String> {
     }
     if let Some(row) = dominating::most(&Subject::of(report)) {
         let share = with_interval(&row.total_share, table.unit);
-        return Some(format!("the most: `{}` and what it calls, {share}", row.text));
+        return Some(format!("most is in `{}` and what it calls: {share}", row.text));
     }
     // The table begins with the most of its own.
     let mut rows = table.rows.iter().filter(|row| row.own > 0);
@@ -165,5 +172,5 @@ fn the_most(report: &Report<'_>) -> Option<String> {
     if row.text == BLOCKED {
         return Some(format!("blocked for {share} of the time"));
     }
-    Some(format!("the most: `{}` itself, {share}", row.text))
+    Some(format!("the most of its own has `{}`: {share}", row.text))
 }

@@ -36,7 +36,7 @@ impl Annotation {
             0 => sampled,
             top => top.min(sampled),
         };
-        let widest = self.lines[..top].iter().map(|line| self.line_text(line, Some(0)));
+        let widest = self.lines[..top].iter().map(|line| self.line_text(line, Some(0), None));
         let widest = widest.map(|text| text.chars().count()).max().unwrap_or(0);
         let has_own = self.code.own != 0;
         let columns = Columns::fitting(unit, report.options.columns, has_own, widest);
@@ -53,9 +53,15 @@ impl Annotation {
             }
         )?;
 
-        columns.write_heading("line", out)?;
+        // The name of the function's file leaves its room to lines that are too long.
+        let mut files = self.lines.iter().filter(|line| *line.origin.function == *self.function);
+        let file = files.find_map(|line| Some(&*line.origin.source.as_ref()?.0));
+        let file = file.filter(|_| columns.left.is_some_and(|left| left < widest));
+        let heading = file.map_or("line".to_owned(), |file| format!("line of {}", shown(file)));
+        columns.write_heading(&heading, out)?;
         for line in &self.lines[..top] {
-            columns.write_row(Some(&line.counts), &self.line_text(line, columns.left), out)?;
+            let text = self.line_text(line, columns.left, file);
+            columns.write_row(Some(&line.counts), &text, out)?;
         }
         if top < sampled {
             let left_out = grouped((sampled - top) as u64);
@@ -75,7 +81,7 @@ impl Annotation {
                 continue;
             }
             if shown != Some(*line) {
-                let text = self.line_text(&self.lines[*line], columns.left);
+                let text = self.line_text(&self.lines[*line], columns.left, file);
                 columns.write_row(None, &text, out)?;
                 shown = Some(*line);
             }
@@ -110,13 +116,11 @@ impl Annotation {
     }
 
     /// The line's function, if it is an inlined one, its place and its text; the function is
-    /// shortened first.
-    fn line_text(&self, line: &Line, columns: Option<usize>) -> String {
+    /// shortened first. The file that the heading names is left out.
+    fn line_text(&self, line: &Line, columns: Option<usize>, named: Option<&str>) -> String {
         let mut text = match &line.origin.source {
-            Some((file, number)) => {
-                let file = Printable(file).to_string();
-                format!("{}:{number}", shorten::path(&file))
-            }
+            Some((file, number)) if named == Some(&**file) => format!(":{number}"),
+            Some((file, number)) => format!("{}:{number}", shown(file)),
             None => "(no source line)".to_owned(),
         };
         if let Some(source) = &line.text {
@@ -153,6 +157,11 @@ impl Annotation {
             instructions: instructions.collect(),
         }
     }
+}
+
+/// A file's last folder and name.
+fn shown(file: &str) -> String {
+    shorten::path(&Printable(file).to_string()).to_owned()
 }
 
 /// The columns of both tables.
