@@ -35,7 +35,15 @@ pub fn rate(text: &str) -> Result<u64, String> {
     }
 }
 
-/// An interval as the period it is, in ns.
+/// A step of a report's time, in ns.
+pub(super) fn step(text: &str) -> Result<u64, String> {
+    match nanoseconds(text)? {
+        ns if ns >= 1_000 => Ok(ns),
+        _ => Err("a step must be at least 1us".into()),
+    }
+}
+
+/// A sampling interval as the period it is, in ns.
 pub(super) fn interval(text: &str) -> Result<u64, String> {
     match nanoseconds(text)? {
         ns if (MIN_PERIOD_NS..=MAX_PERIOD_NS).contains(&ns) => Ok(ns),
@@ -148,6 +156,8 @@ mod tests {
         assert!(nanoseconds("1000years").is_err());
         assert!(nanoseconds("600000000000s").is_err());
         assert_eq!(nanoseconds("2 days"), Ok(48 * 3_600_000_000_000));
+        assert_eq!(step("1us"), Ok(1_000));
+        assert!(step("0s").is_err() && step("10ns").is_err());
         for text in ["0s", "9us", "11s"] {
             let refused = interval(text);
             let is_told = |error: &String| error.contains("from 10us to 10s");
