@@ -152,7 +152,7 @@ fn a_wrong_command_line_is_usage() {
         ("connect info", &["no address", "connect ADDR", "UNIKPROF_ADDR"]),
         ("connect h:0 info", &["port", "1 to 65535"]),
         ("connect http://h info", &["without a scheme"]),
-        ("connect h record -F 0", &["above 0"]),
+        ("connect h record -F 0", &["from 0.1 to 100000 samples"]),
         ("connect h record -F 99999999", &["from 0.1 to 100000 samples"]),
         ("connect h record --interval 0s", &["from 10us to 10s"]),
         ("connect h record -F 9 --interval 1ms", &["cannot be used with"]),
