@@ -48,7 +48,6 @@ pub use guests::rescue;
 pub use guests::xen;
 pub use record::crash::CrashDumpError;
 pub use record::events::{EventName, Span, SpanId};
-pub use record::recorder::{MAX_PERIOD_NS, MIN_PERIOD_NS};
 pub use record::welcome::MAX_REQUEST;
 pub use ring::{EventNameError, ring_bytes};
 pub use serve::access::Access;
@@ -69,6 +68,7 @@ pub use stack::walk;
 #[cfg(feature = "trace")]
 pub use trace::{Breakpoint, TrapFrame, trace_bytes};
 pub use unikprof_proto::console::{Line as CrashLine, Lines as CrashLines};
+pub use unikprof_proto::message::{MAX_PERIOD_NS, MIN_PERIOD_NS};
 
 debug_is_display!(
     StartError,

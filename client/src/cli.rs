@@ -47,7 +47,7 @@ pub(crate) use outputs::write_report;
 #[cfg(feature = "demo")]
 pub(crate) use report::open_page;
 #[cfg(feature = "demo")]
-pub(crate) use screen::columns;
+pub(crate) use screen::{columns, pasted};
 pub(crate) use screen::{error_columns, print, print_local};
 #[cfg(feature = "demo")]
 pub(crate) use values::nanoseconds;

@@ -175,12 +175,15 @@ fn next_steps(program: &str, recording: &Path, written: &[&str], held: Option<&A
         others.join(", ")
     );
     let address = held.map_or("ADDR".to_owned(), ToString::to_string);
-    text.push_str(&format!(
-        "\nTry next:\n\
-         \x20 {program} report {recording} --annotate is_spam\n\
-         \x20 {program} report {recording} --timeline --step 250ms\n\
-         \x20 {program} connect {address} record 30s\n"
-    ));
+    text.push_str("\nTry next:\n");
+    for (word, words) in [
+        ("report", format!("{recording} --annotate is_spam")),
+        ("report", format!("{recording} --timeline --step 250ms")),
+        ("connect", format!("{address} record 30s")),
+    ] {
+        let command = format!("{program} {word}");
+        text.push_str(&format!("  {}\n", cli::pasted(2, &command, &words)));
+    }
     text
 }
 

@@ -32,6 +32,10 @@ pub const MAX_TEXT: usize = 256;
 pub const MAX_PATH: usize = 256;
 /// The longest build-id.
 pub const MAX_BUILD_ID: usize = 64;
+/// The shortest mean sampling period that an agent accepts, in ns: 100 kHz.
+pub const MIN_PERIOD_NS: u64 = 10_000;
+/// The longest mean sampling period that an agent accepts, in ns: 0.1 Hz.
+pub const MAX_PERIOD_NS: u64 = 10_000_000_000;
 /// The smallest mean sampling interval of the heap modes.
 pub const MIN_INTERVAL_BYTES: u64 = 64;
 /// The largest mean sampling interval of the heap modes.

@@ -1,13 +1,14 @@
 //! The agent's description for clients, and the mappings of its guest's code.
 
 use unikprof_proto::code::capability;
-use unikprof_proto::message::{MAX_BUILD_ID, MAX_PATH, Mapping, Welcome};
+use unikprof_proto::message::{
+    MAX_BUILD_ID, MAX_PATH, MAX_PERIOD_NS, MIN_PERIOD_NS, Mapping, Welcome,
+};
 
 use crate::agent::Agent;
 use crate::count::table::SEGMENTS;
 use crate::ground::platform::Platform;
 use crate::ground::text::tail;
-use crate::record::recorder::{MAX_PERIOD_NS, MIN_PERIOD_NS};
 use crate::stack::caller_table::CallerTable;
 use crate::stack::path::MAX_DEPTH;
 

@@ -130,7 +130,9 @@ class DiffPage extends Shell {
       const find = () => this.set({ query: `^${name.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&")}$`, node: 0 });
       return element("tr", {}, ...texts, element("td", { className: "name" }, named("button", { type: "button", "data-key": `function ${at}`, onclick: find }, name)));
     });
-    replaceList($("list"), [tableOf(COLUMNS_OF_DIFF, state.sort, (sort) => this.set({ sort }), rows)]);
+    const table = tableOf(COLUMNS_OF_DIFF, state.sort, (sort) => this.set({ sort }), rows);
+    table.classList.add("compared");
+    replaceList($("list"), [table]);
   }
 
   tip(cell, event) {

@@ -12,9 +12,12 @@ export function element(tag, properties = {}, ...children) {
   return made;
 }
 
-/** An element with a name. If the name does not fit, its end stays, which is the function: as `elide` has it in graphs. */
+/**
+ * An element with a name. If the name does not fit, its end stays, which is the function: as `elide` has it in graphs. On a narrow
+ * screen it breaks behind each `::`.
+ */
 export function named(tag, { className = "", ...properties }, text) {
-  return element(tag, { title: text, ...properties, className: `named ${className}` }, element("bdi", { textContent: text }));
+  return element(tag, { title: text, ...properties, className: `named ${className}` }, element("bdi", {}, ...text.split(/(?<=::)/).flatMap((part) => [part, element("wbr")])));
 }
 
 /** An entry of a legend: its colour by a class of the style sheet, or itself. */

@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::json;
 
+use super::describe::INDENT;
 use super::failure::Failure;
 use super::outputs::no_input_is_replaced;
 use super::print;
+use super::screen::pasted;
 use unikprof_profile::caller_table::{ImageTable, block_bytes};
 use unikprof_profile::output::AtomicFile;
 use unikprof_profile::printable::path_word;
@@ -111,16 +113,20 @@ impl Summary<'_> {
              rows         {} in {} bytes, from {} functions\n\
              build-id     {}\n\
              agent        needs a caller-table block of {} bytes\n\
-             next         objcopy --update-section .unikprof.callers={} ELF; that section of \
-             the image must have {} bytes (see --help)\n",
+             section      of the image: must have {} bytes (see --help)\n\
+             next         {}\n",
             self.path.display(),
             self.rows,
             self.bytes,
             tally.functions,
             self.build_id(),
             self.block_bytes(),
-            path_word(self.path),
             self.bytes,
+            pasted(
+                INDENT,
+                "objcopy",
+                &format!("--update-section .unikprof.callers={} ELF", path_word(self.path))
+            ),
         );
         if tally.damaged > 0 {
             // Writing to a string cannot fail.

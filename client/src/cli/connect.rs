@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::json;
 use super::leaks::{self, ConnectLeaksArguments};
 use super::name_pattern::NamedAfter;
-use super::names::{self, NameArguments};
+use super::names::NameArguments;
 use super::outputs::{
     Plan, ReportOutput, Target, can_be_read_back, is_device, no_input_is_replaced,
     nothing_is_replaced, warn,
@@ -29,7 +29,7 @@ use unikprof_link::interrupt::Interrupt;
 use unikprof_link::record::{
     self, Asked, Event, Observer, Outcome, Patience, RecordError, Request, Session, Settings,
 };
-use unikprof_profile::caller_table::{self, Prepared, Reserve};
+use unikprof_profile::caller_table::{self, Note, Prepared, Reserve};
 use unikprof_profile::printable::{Printable, word};
 use unikprof_profile::profile::Unwind;
 use unikprof_profile::recording::{Reading, Recording, holds};
@@ -145,15 +145,51 @@ fn told(text: &str) -> String {
     })
 }
 
-/// Prints warnings about a recording that was started.
-pub(super) struct Warnings;
+/// Called with the warnings about a recording that was started.
+pub(super) struct Warnings<F>(pub(super) F);
 
-impl Observer for Warnings {
+impl<F: FnMut(&'static str)> Observer for Warnings<F> {
     fn event(&mut self, event: Event<'_>) {
         if let Event::CallerTableNotTaken { uses_held } = event {
-            warn([warnings::caller_table_warning(uses_held)], false);
+            (self.0)(warnings::caller_table_warning(uses_held));
         }
     }
+}
+
+/// Finds the table to look callers up in, as far as it is wanted and can be had. Answers what is
+/// missing in it.
+pub(super) fn find_callers(
+    session: &mut Session,
+    arguments: &UnwindArguments,
+    symbolizer: &Symbolizer,
+    reserve: Reserve,
+    settings: &mut Settings,
+) -> Result<Vec<Note>, Failure> {
+    if arguments.no_caller_table {
+        return match arguments.unwind {
+            Unwind::FramePointers => Ok(Vec::new()),
+            Unwind::Table => Err(Failure::Usage(
+                "`--unwind table` needs a caller table and cannot be combined with \
+                 `--no-caller-table`"
+                    .into(),
+            )),
+        };
+    }
+    let agent = session.agent();
+    let may_install = agent.role != role::VIEW;
+    let Prepared { table, partial, held, mut notes } =
+        caller_table::prepare(symbolizer, agent, arguments.unwind)?;
+    settings.callers = table;
+    settings.held_callers = held;
+    // Who may only look is told so of the recording.
+    if let Some(mut partial) = partial.filter(|_| may_install) {
+        let interrupted = record::first_second(session, settings)?;
+        settings.callers = partial.first(&interrupted, reserve);
+        let sent = settings.callers.as_ref().map_or(0, |it| it.rows().len());
+        notes.push(partial.note(sent, reserve));
+        settings.partial = Some(partial);
+    }
+    Ok(notes)
 }
 
 struct Conversation {
@@ -202,12 +238,14 @@ impl Conversation {
         symbolizer: &Symbolizer,
     ) -> Result<(), Failure> {
         let mut settings = arguments.settings()?;
-        self.check_names(&arguments.names, symbolizer)?;
+        settings.check(self.session.agent())?;
+        arguments.names.check(symbolizer, self.session.agent())?;
         let unwinding = &arguments.sampling.unwinding;
         self.callers(unwinding, symbolizer, Reserve::Nothing, &mut settings)?;
         // From here on, what is left in the guest is told.
         signals::listen(&self.interrupt).map_err(Failure::Signals)?;
-        let started = self.session.start_observed(&settings, &mut Warnings)?;
+        let started =
+            self.session.start_observed(&settings, &mut Warnings(|it| warn([it], false)))?;
         let guest = self.session.guest_words();
         let told = print(if self.json {
             json::started(&settings, started.recording)
@@ -229,6 +267,7 @@ impl Conversation {
         symbolizer: &Symbolizer,
     ) -> Result<(), Failure> {
         let mut settings = arguments.settings()?;
+        settings.check(self.session.agent())?;
         let unwinding = &arguments.sampling.unwinding;
         self.callers(unwinding, symbolizer, Reserve::ForLater, &mut settings)?;
         self.download(
@@ -241,16 +280,7 @@ impl Conversation {
     }
 
     fn top(&mut self, arguments: &TopArguments, symbolizer: &Symbolizer) -> Result<(), Failure> {
-        self.check_names(&arguments.names, symbolizer)?;
-        let target = match top::choose(&mut self.session, arguments)? {
-            Some(recording) => top::Target::Running(recording),
-            None => {
-                let mut settings = arguments.settings();
-                let unwinding = &arguments.sampling.unwinding;
-                self.callers(unwinding, symbolizer, Reserve::Nothing, &mut settings)?;
-                top::Target::Own(Box::new(settings))
-            }
-        };
+        let target = top::choose(&mut self.session, arguments)?;
         let (session, interrupt) = (&mut self.session, &self.interrupt);
         top::run(session, interrupt, symbolizer, arguments, target, self.json)
     }
@@ -262,23 +292,16 @@ impl Conversation {
     ) -> Result<(), Failure> {
         no_input_is_replaced(&self.inputs, arguments.output.as_deref())?;
         arguments.output.as_deref().map_or(Ok(()), can_be_read_back)?;
-        self.check_names(&arguments.names, symbolizer)?;
         let mut settings = arguments.settings()?;
+        settings.check(self.session.agent())?;
+        arguments.names.check(symbolizer, self.session.agent())?;
         let unwinding = &arguments.unwinding;
         self.callers(unwinding, symbolizer, Reserve::Nothing, &mut settings)?;
         let (session, interrupt) = (&mut self.session, &self.interrupt);
         leaks::connect(session, interrupt, arguments, &settings, symbolizer, self.json)
     }
 
-    /// Whether the images that were named, if any, are the ones that the guest runs.
-    fn check_names(&self, names: &NameArguments, symbolizer: &Symbolizer) -> Result<(), Failure> {
-        if names.is_empty() {
-            return Ok(());
-        }
-        names::check(symbolizer, self.session.agent())
-    }
-
-    /// Finds the table to look callers up in, as far as it is wanted and can be had.
+    /// [`find_callers`], which prints what is missing.
     fn callers(
         &mut self,
         arguments: &UnwindArguments,
@@ -286,32 +309,9 @@ impl Conversation {
         reserve: Reserve,
         settings: &mut Settings,
     ) -> Result<(), Failure> {
-        if arguments.no_caller_table {
-            return match arguments.unwind {
-                Unwind::FramePointers => Ok(()),
-                Unwind::Table => Err(Failure::Usage(
-                    "`--unwind table` needs a caller table and cannot be combined with \
-                     `--no-caller-table`"
-                        .into(),
-                )),
-            };
-        }
-        let agent = self.session.agent();
-        let may_install = agent.role != role::VIEW;
-        let Prepared { table, partial, held, mut notes } =
-            ProgressLine::during(READING_IMAGES, || {
-                caller_table::prepare(symbolizer, agent, arguments.unwind)
-            })?;
-        settings.callers = table;
-        settings.held_callers = held;
-        // Who may only look is told so of the recording.
-        if let Some(mut partial) = partial.filter(|_| may_install) {
-            let interrupted = record::first_second(&mut self.session, settings)?;
-            settings.callers = partial.first(&interrupted, reserve);
-            let sent = settings.callers.as_ref().map_or(0, |it| it.rows().len());
-            notes.push(partial.note(sent, reserve));
-            settings.partial = Some(partial);
-        }
+        let notes = ProgressLine::during(READING_IMAGES, || {
+            find_callers(&mut self.session, arguments, symbolizer, reserve, settings)
+        })?;
         warn(&notes, self.json);
         Ok(())
     }
@@ -399,7 +399,7 @@ impl Conversation {
             }
         }
         allocator::tell_where(plan.recording.path());
-        self.check_names(names, symbolizer)?;
+        names.check(symbolizer, agent)?;
         // Until here Ctrl-C may end the program as it ends any other: there is nothing to clean up.
         let mut progress = ProgressLine::on_stderr();
         let stopping = progress.stopping("samples");

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use super::screen::pasted;
 use jiff::Timestamp;
 use unikprof_proto::code::role;
 use unikprof_proto::message::{Counters, Overhead};
@@ -181,7 +182,8 @@ pub(super) fn written(files: &[PathBuf], names: &str) -> String {
     if let [only] = files
         && only.extension().is_some_and(|ending| ending == "unikprof")
     {
-        rows.add("next", format!("unikprof-client report {}{names} --open", path_word(only)));
+        let words = format!("{}{names} --open", path_word(only));
+        rows.add("next", pasted(INDENT, "unikprof-client report", &words));
     }
     rows.0
 }
@@ -231,13 +233,16 @@ fn mapping_text(mapping: &Mapping) -> String {
     )
 }
 
+/// The column at which values begin.
+pub(super) const INDENT: usize = 13;
+
 /// Labels and values, one below the other.
 #[derive(Default)]
 pub(super) struct Rows(pub(super) String);
 
 impl Rows {
     pub(super) fn add(&mut self, label: &str, value: impl AsRef<str>) {
-        let _ = writeln!(self.0, "{label:<12} {}", value.as_ref());
+        let _ = writeln!(self.0, "{label:<width$} {}", value.as_ref(), width = INDENT - 1);
     }
 }
 

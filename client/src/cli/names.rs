@@ -70,6 +70,14 @@ impl NameArguments {
         image.chain(force).chain(symbols).collect()
     }
 
+    /// Whether the images that were named, if any, are the ones that the guest runs.
+    pub(super) fn check(&self, symbolizer: &Symbolizer, agent: &AgentInfo) -> Result<(), Failure> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        check(symbolizer, agent)
+    }
+
     /// Whether the user named any file.
     pub(super) fn is_empty(&self) -> bool {
         self.image.is_empty() && self.symbols.is_empty()

@@ -10,11 +10,13 @@ use serde_json::json;
 use thiserror::Error;
 use unikprof_proto::console::{LETTERS, MARK};
 
+use super::describe::INDENT;
 use super::exit_code::INCOMPLETE;
 use super::failure::Failure;
 use super::output_format::OutputFormat;
 use super::outputs::{no_input_is_replaced, warn};
 use super::print;
+use super::screen::pasted;
 use unikprof_profile::output::AtomicFile;
 use unikprof_profile::printable::{Printable, path_word};
 use unikprof_profile::recording::{Completeness, Reading, Recording};
@@ -256,13 +258,14 @@ fn text(all: &[Remains], number: usize, path: &Path) -> String {
     let has_times = recording.is_some_and(|recording| {
         recording.span.is_some() && !recording.profile.recording().mode.is_heap()
     });
+    let times = if has_times { " --timeline" } else { "" };
+    let words = format!("{} --image GUEST.ELF{times}", path_word(path));
     format!(
         "found        crash dump{others}\n{}\
          wrote        {name}\n\
-         next         unikprof-client report {} --image GUEST.ELF{}\n",
+         next         {}\n",
         list(all, number),
-        path_word(path),
-        if has_times { " --timeline" } else { "" },
+        pasted(INDENT, "unikprof-client report", &words),
     )
 }
 

@@ -55,8 +55,36 @@ pub(super) fn known_columns() -> Option<usize> {
     named.or_else(of_terminal).filter(|columns| *columns > 0)
 }
 
+/// A command for people to paste, behind so many columns. On a terminal that is too narrow its words
+/// go on in a second line, which a shell joins to the first.
+pub(crate) fn pasted(indent: usize, command: &str, words: &str) -> String {
+    pasted_in(known_columns(), indent, command, words)
+}
+
+fn pasted_in(columns: Option<usize>, indent: usize, command: &str, words: &str) -> String {
+    let width = indent + command.chars().count() + 1 + words.chars().count();
+    match columns.is_some_and(|columns| width > columns) {
+        true => format!("{command} \\\n{:indent$}{words}", ""),
+        false => format!("{command} {words}"),
+    }
+}
+
 /// How wide a text for stderr may be, if it is a terminal.
 pub(crate) fn error_columns() -> Option<usize> {
     let (terminal_size::Width(columns), _) = terminal_size::terminal_size_of(io::stderr())?;
     (columns > 0).then_some(columns.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Guards `next` lines that a terminal of 80 columns cuts in two.
+    #[test]
+    fn a_command_that_is_too_wide_goes_on_behind_a_backslash() {
+        let pasted = |columns| pasted_in(columns, 4, "client report", "long.unikprof --open");
+        assert_eq!(pasted(Some(38)), "client report long.unikprof --open");
+        assert_eq!(pasted(Some(37)), "client report \\\n    long.unikprof --open");
+        assert_eq!(pasted(None), "client report long.unikprof --open");
+    }
 }

@@ -13,7 +13,7 @@ pub use super::install_docs::{CompletionsArguments, InstallDocsArguments};
 pub use super::name_pattern::{NamePattern, NamedAfter};
 pub use super::outputs::{ReportOutput, Target};
 pub use super::values::{nanoseconds, rate};
-use super::{install_docs, outputs, signals};
+use super::{error_columns, install_docs, outputs, signals};
 use crate::exit_code;
 use crate::progress;
 use unikprof_link::interrupt::Interrupt;
@@ -74,8 +74,7 @@ pub fn run<A>(
     let arguments = match parsed {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Help that nobody reads to its end is no failure.
-            let _ = error.print();
+            print_of_clap(&error);
             return if error.use_stderr() { exit_code::USAGE } else { exit_code::SUCCESS };
         }
     };
@@ -91,6 +90,18 @@ pub fn run<A>(
             }
             failure.exit_code()
         }
+    }
+}
+
+/// Prints what clap has to say. clap wraps help, but no errors.
+fn print_of_clap(error: &clap::Error) {
+    let text = error.render().to_string();
+    let is_too_wide = |columns| text.lines().any(|line| line.chars().count() > columns);
+    if error.use_stderr() && error_columns().is_some_and(is_too_wide) {
+        tell!("{}", text.trim_end());
+    } else {
+        // Help that nobody reads to its end is no failure.
+        let _ = error.print();
     }
 }
 

@@ -159,7 +159,7 @@ fn agent(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> Stri
          ring         {ring}\n\
          {}\
          agent        {} open, {} of network work, at most {} at once\n\
-         share        network work may use up to {} % of a CPU; clients waited {} because of that\n\
+         share        network work may use up to {} % of a CPU; clients waited {} for it\n\
          rejected     {}\n\
          access       {}\n",
         it.max_recordings,
@@ -232,8 +232,9 @@ fn dropped(one: &RecordingStatus) -> String {
     if some.is_empty() { "0".into() } else { some.join(", ") }
 }
 
-/// What is left out where the text is narrow, the first one first: KEEPS, SINCE, HOLDS, SAMPLING.
-const SPARE: [usize; 4] = [4, 2, 5, 3];
+/// What is left out where the text is narrow, the first one first: KEEPS, SINCE, HOLDS, SAMPLING,
+/// TO FETCH, DROPPED, of which the first line tells, RECORDED.
+const SPARE: [usize; 7] = [4, 2, 5, 3, 8, 7, 6];
 
 /// Columns below their heads, each as wide as its widest cell.
 fn table(lines: &[[String; HEAD.len()]], columns: Option<usize>) -> String {
@@ -328,5 +329,39 @@ fn peers(peers: &Peers) -> String {
         "none".into()
     } else {
         format!("since the agent started: {}", parts.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Guards rows that go on in a second line below another column.
+    #[test]
+    fn what_does_not_fit_is_left_out_from_the_rarest_column_on() {
+        let cells = [
+            "record-0badcafe",
+            "recording for 12.50 s, 47.50 s left",
+            "2026-11-28T14:33:26Z",
+            "cpu at 997 Hz",
+            "5 min, 256 KiB",
+            "samples 56 min 40 s, stacks 50.82 s",
+            "12,345,678",
+            "aged 12,345, lost 12",
+            "12 epochs, held by collector 1.0",
+        ];
+        let lines = [cells.map(str::to_owned)];
+        assert_eq!(table(&lines, None).split_whitespace().next(), Some("NAME"));
+        for (columns, head) in [
+            (150, "NAME STATE SAMPLING RECORDED DROPPED TO FETCH"),
+            (120, "NAME STATE RECORDED DROPPED"),
+            (80, "NAME STATE RECORDED"),
+        ] {
+            let shown = table(&lines, Some(columns));
+            let words: Vec<&str> = shown.lines().next().unwrap_or_default().split("  ").collect();
+            let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+            assert_eq!(words.iter().map(|word| word.trim()).collect::<Vec<_>>().join(" "), head);
+            assert!(shown.lines().all(|line| line.chars().count() <= columns), "{shown}");
+        }
     }
 }

@@ -61,7 +61,7 @@ pub(super) struct ReportTimeArguments {
     timeline: bool,
     /// Length of a line of --timeline, for example 100ms; default: 1s, or longer if there are too
     /// many lines
-    #[arg(long, value_name = "TIME", value_parser = values::interval, requires = "timeline")]
+    #[arg(long, value_name = "TIME", value_parser = values::step, requires = "timeline")]
     step: Option<u64>,
     #[command(flatten)]
     part: PartArguments,

@@ -6,22 +6,29 @@ mod text;
 mod watch;
 
 use std::io::{self, IsTerminal as _};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel, sync_channel};
+use std::time::{Duration, Instant};
+use std::{panic, thread};
 
 use clap::Args;
 use unikprof_proto::code::{role, state};
 
+use super::connect::{Warnings, find_callers};
+use super::exit_code;
 use super::failure::Failure;
 use super::names::NameArguments;
+use super::outputs::warn;
 use super::recordings::SamplingArguments;
 use super::{print, signals, values};
 use crate::charset;
+use crate::progress::{ProgressLine, READING_IMAGES};
 use picture::Picture;
 use unikprof_link::interrupt::Interrupt;
 use unikprof_link::record::{RecordError, Session, Settings, own_name};
+use unikprof_profile::caller_table::Reserve;
 use unikprof_profile::symbols::Symbolizer;
-pub(super) use watch::Target;
-use watch::Watch;
+use watch::{Target, Watch};
 
 pub(super) const HELP: &str = "\
 Without --name, top shows the recording that is running. It reads the guest's
@@ -40,6 +47,14 @@ Examples:
   unikprof-client connect 10.0.0.5 top --name flight --window 1m
   unikprof-client connect 10.0.0.5 top --own -F 4999 --image guest.elf
   unikprof-client connect 10.0.0.5 --json top --count 1";
+
+/// How long new pictures or keys are waited for before the other is looked for.
+const WAIT: Duration = Duration::from_millis(50);
+
+/// How long the guest is waited for at the end, before and after giving up: half of a second in
+/// all, so that a busy machine takes less than one.
+const LAST_WAIT: Duration = Duration::from_millis(250);
+const LAST_LOOK: Duration = Duration::from_millis(10);
 
 /// The longest window: its records are kept in memory.
 const LONGEST_WINDOW: Duration = Duration::from_secs(600);
@@ -93,20 +108,20 @@ impl TopArguments {
     }
 }
 
-/// The id of the recording to show; `None` if `top` has to start one.
-pub(super) fn choose(
-    session: &mut Session,
-    arguments: &TopArguments,
-) -> Result<Option<u64>, Failure> {
+/// The recording to show, or the settings of one that `top` has to start.
+pub(super) fn choose(session: &mut Session, arguments: &TopArguments) -> Result<Target, Failure> {
     if !session.agent().keeps_time() {
         return Err(RecordError::NoRing.into());
     }
     arguments.sampling.check(None)?;
-    if arguments.settings().mode.is_heap() {
+    let settings = arguments.settings();
+    if settings.mode.is_heap() {
         return Err(of_time_alone());
     }
+    settings.check(session.agent())?;
+    let own = Target::Own(Box::new(settings));
     if arguments.own {
-        return Ok(None);
+        return Ok(own);
     }
     let mut recorder = session.check(&mut ())?;
     if arguments.name.is_none() {
@@ -116,7 +131,7 @@ pub(super) fn choose(
         if recorder.recordings.is_empty() {
             return match session.agent().role {
                 role::VIEW => Err(RecordError::NothingRuns.into()),
-                _ => Ok(None),
+                _ => Ok(own),
             };
         }
     }
@@ -124,20 +139,22 @@ pub(super) fn choose(
     if found.mode().is_heap() {
         return Err(of_time_alone());
     }
-    Ok(Some(found.recording))
+    Ok(Target::Running(found.recording))
 }
 
 fn of_time_alone() -> Failure {
     Failure::Usage("top shows recordings of time; for allocations use `record` or `leaks`".into())
 }
 
-/// Shows the recording `of`, or one that is started with these settings, until the user has enough.
+/// Shows a recording until the user has enough. Images are read and the guest is asked on a thread
+/// of its own, which writes nothing to the terminal and is not waited for if the user quits while
+/// it is busy.
 pub(super) fn run(
     session: &mut Session,
     interrupt: &Interrupt,
     symbolizer: &Symbolizer,
     arguments: &TopArguments,
-    of: Target,
+    mut target: Target,
     json: bool,
 ) -> Result<(), Failure> {
     let on_screen = !json
@@ -150,20 +167,97 @@ pub(super) fn run(
     } else {
         signals::listen(interrupt).map_err(Failure::Signals)?;
     }
-    let watch = Watch::begin(session, interrupt, symbolizer, of, arguments.window)?;
-    if on_screen {
-        return screen::run(watch, interrupt, arguments.every);
+    let (sender, pictures) = sync_channel(1);
+    let (later, warnings) = channel();
+    let has_started = &AtomicBool::new(false);
+    let progress = &(!on_screen).then(ProgressLine::on_stderr);
+    if let Some(progress) = progress {
+        progress.prepare(READING_IMAGES);
     }
-    let mut left = arguments.count;
-    let show = |picture: Picture| {
-        let text = if json {
-            format!("{}\n", picture.json(arguments.top))
-        } else {
-            charset::local(text::table(&picture, arguments.top, super::screen::columns()))
+    thread::scope(|scope| {
+        let follower = scope.spawn(move || {
+            // Those that come while the table is on the screen are printed below it.
+            let tell = |warning: String| match on_screen {
+                true => later.send(warning).unwrap_or_default(),
+                false => warn([warning], false),
+            };
+            let mut prepare = || {
+                arguments.names.check(symbolizer, session.agent())?;
+                let Target::Own(settings) = &mut target else {
+                    return Ok(Vec::new());
+                };
+                let unwinding = &arguments.sampling.unwinding;
+                find_callers(session, unwinding, symbolizer, Reserve::Nothing, settings)
+            };
+            let notes = prepare()?;
+            if let Some(progress) = progress {
+                progress.finish();
+            }
+            notes.iter().filter(|_| !json).for_each(|note| tell(note.to_string()));
+            if interrupt.stop() {
+                return Ok(());
+            }
+            has_started.store(matches!(target, Target::Own(_)), Ordering::Relaxed);
+            let observer = &mut Warnings(|warning: &str| tell(warning.into()));
+            let window = arguments.window;
+            let watch = Watch::begin(session, interrupt, symbolizer, target, window, observer)?;
+            let mut left = arguments.count;
+            watch.run(arguments.every, |picture| {
+                left = left.map(|left| left.saturating_sub(1));
+                // Where nobody shows pictures any more, the interrupt was raised.
+                Ok(sender.send(picture).is_ok() && left != Some(0))
+            })
+        });
+        let shown = match on_screen {
+            true => screen::run(pictures, interrupt),
+            false => print_each(pictures, interrupt, arguments.top, json),
         };
-        print(text)?;
-        left = left.map(|left| left.saturating_sub(1));
-        Ok(left != Some(0))
-    };
-    watch.run(arguments.every, show)
+        let has_quit = interrupt.stop();
+        interrupt.raise_once();
+        let has_ended = || {
+            // By the clock: on a busy machine each sleep is longer than it should be.
+            let end = Instant::now() + LAST_WAIT;
+            while !follower.is_finished() && Instant::now() < end {
+                thread::sleep(LAST_LOOK);
+            }
+            follower.is_finished()
+        };
+        let is_busy = has_quit && !has_ended() && {
+            // A guest that is gone does not answer, and one that is busy has much to name.
+            interrupt.raise();
+            !has_ended()
+        };
+        warn(warnings.try_iter(), false);
+        if is_busy {
+            if let Some(progress) = progress {
+                progress.finish();
+            }
+            if has_started.load(Ordering::Relaxed) {
+                tell!("warning: top was still busy; what it started in the guest ends by itself");
+            }
+            std::process::exit(exit_code::SUCCESS.into());
+        }
+        let followed = follower.join();
+        shown?;
+        followed.unwrap_or_else(|panicked| panic::resume_unwind(panicked))
+    })
+}
+
+/// Prints each picture, until there are no more or the user interrupts.
+fn print_each(
+    pictures: Receiver<Picture>,
+    interrupt: &Interrupt,
+    top: usize,
+    json: bool,
+) -> Result<(), Failure> {
+    loop {
+        match pictures.recv_timeout(WAIT) {
+            Ok(picture) if json => print(format!("{}\n", picture.json(top)))?,
+            Ok(picture) => {
+                print(charset::local(text::table(&picture, top, super::screen::columns())))?;
+            }
+            Err(RecvTimeoutError::Timeout) if !interrupt.stop() => {}
+            Err(_) => return Ok(()),
+        }
+    }
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use unikprof_proto::message::{MAX_INTERVAL_BYTES, MAX_NAME, MIN_INTERVAL_BYTES};
+use unikprof_proto::message::{
+    MAX_INTERVAL_BYTES, MAX_NAME, MAX_PERIOD_NS, MIN_INTERVAL_BYTES, MIN_PERIOD_NS,
+};
 
 use super::output_format::OutputFormat;
 use unikprof_profile::units;
@@ -22,29 +24,33 @@ pub(super) fn output_format() -> impl TypedValueParser<Value = OutputFormat> {
     names.try_map(|name| name.parse::<OutputFormat>())
 }
 
-/// The fastest rate that makes sense to ask for, in samples a second: one a microsecond.
-const FASTEST_HZ: f64 = 1_000_000.0;
-
 /// A rate as the period it means, in ns.
 pub fn rate(text: &str) -> Result<u64, String> {
-    let expected = format!(
-        "expected a rate in samples per second, above 0 and at most {FASTEST_HZ}, for example `-F \
-         997`"
-    );
+    let [slowest, fastest] = [MAX_PERIOD_NS, MIN_PERIOD_NS].map(|ns| 1e9 / ns as f64);
     match text.parse::<f64>() {
-        Ok(hertz) if hertz > 0.0 && hertz <= FASTEST_HZ => {
-            // At most 2⁶⁴ is no matter: `as` stops there, and no agent takes such a period.
-            Ok((1e9 / hertz).round() as u64)
-        }
-        _ => Err(expected),
+        Ok(hertz) if (slowest..=fastest).contains(&hertz) => Ok((1e9 / hertz).round() as u64),
+        _ => Err(format!(
+            "expected a rate from {slowest} to {fastest} samples per second, for example `-F 997`"
+        )),
     }
 }
 
-/// An interval as the period it is, in ns.
-pub(super) fn interval(text: &str) -> Result<u64, String> {
+/// A step of a report's time, in ns.
+pub(super) fn step(text: &str) -> Result<u64, String> {
     match nanoseconds(text)? {
         ns if ns >= 1_000 => Ok(ns),
-        _ => Err("an interval must be at least 1us".into()),
+        _ => Err("a step must be at least 1us".into()),
+    }
+}
+
+/// A sampling interval as the period it is, in ns.
+pub(super) fn interval(text: &str) -> Result<u64, String> {
+    match nanoseconds(text)? {
+        ns if (MIN_PERIOD_NS..=MAX_PERIOD_NS).contains(&ns) => Ok(ns),
+        _ => {
+            let (least, most) = (MIN_PERIOD_NS / 1_000, MAX_PERIOD_NS / 1_000_000_000);
+            Err(format!("expected an interval from {least}us to {most}s, such as `1ms`"))
+        }
     }
 }
 
@@ -127,11 +133,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn absurd_rates_are_refused() {
+    fn rates_that_no_agent_accepts_are_refused() {
         assert_eq!(rate("997"), Ok(1_003_009));
-        assert_eq!(rate("0.5"), Ok(2_000_000_000));
-        for text in ["0", "-1", "nan", "inf", "1e7", "fast", ""] {
-            assert!(rate(text).is_err(), "{text}");
+        assert_eq!(rate("0.1"), Ok(MAX_PERIOD_NS));
+        assert_eq!(rate("100000"), Ok(MIN_PERIOD_NS));
+        for text in ["0", "-1", "nan", "inf", "0.09", "100001", "1e6", "fast", ""] {
+            let refused = rate(text);
+            let is_told = |error: &String| error.contains("from 0.1 to 100000 samples");
+            assert!(refused.as_ref().is_err_and(is_told), "{text}: {refused:?}");
         }
     }
 
@@ -147,7 +156,13 @@ mod tests {
         assert!(nanoseconds("1000years").is_err());
         assert!(nanoseconds("600000000000s").is_err());
         assert_eq!(nanoseconds("2 days"), Ok(48 * 3_600_000_000_000));
-        assert!(interval("0s").is_err() && interval("10ns").is_err());
+        assert_eq!(step("1us"), Ok(1_000));
+        assert!(step("0s").is_err() && step("10ns").is_err());
+        for text in ["0s", "9us", "11s"] {
+            let refused = interval(text);
+            let is_told = |error: &String| error.contains("from 10us to 10s");
+            assert!(refused.as_ref().is_err_and(is_told), "{text}: {refused:?}");
+        }
     }
 
     #[test]

@@ -152,9 +152,9 @@ fn a_wrong_command_line_is_usage() {
         ("connect info", &["no address", "connect ADDR", "UNIKPROF_ADDR"]),
         ("connect h:0 info", &["port", "1 to 65535"]),
         ("connect http://h info", &["without a scheme"]),
-        ("connect h record -F 0", &["above 0"]),
-        ("connect h record -F 99999999", &["at most 1000000"]),
-        ("connect h record --interval 0s", &["at least 1us"]),
+        ("connect h record -F 0", &["from 0.1 to 100000 samples"]),
+        ("connect h record -F 99999999", &["from 0.1 to 100000 samples"]),
+        ("connect h record --interval 0s", &["from 10us to 10s"]),
         ("connect h record -F 9 --interval 1ms", &["cannot be used with"]),
         ("connect h record 30", &["`30s`"]),
         ("connect h record --name ", &["1 to 64 bytes"]),
@@ -712,16 +712,16 @@ fn a_refusal_is_told() {
         &format!("connect {address} record 1s -o r.unikprof"),
         &["rejected", "`nightly` waits to be fetched"],
     );
-    refused(
-        5,
-        &format!("connect {address} record 1s --interval 11s"),
-        &["outside the agent's limits", "0.1 Hz"],
-    );
-    refused(
-        5,
-        &format!("connect {address} record 1s --depth 129"),
-        &["outside the agent's limits", "128"],
-    );
+    // Before the images are read, of which this is a wrong one.
+    for (words, told) in [
+        ("record 1s --depth 129", "outside the agent's limits: 1 to 128"),
+        ("start --depth 129", "outside the agent's limits: 1 to 128"),
+        ("record 1s --mode alloc", "no allocation"),
+        ("start --mode live", "no allocation"),
+        ("leaks 1m", "no allocation"),
+    ] {
+        refused(5, &format!("connect {address} {words} --image {PROGRAM}"), &[told]);
+    }
     assert_eq!(peer.asked("refused"), 1, "the first alone was sent");
 }
 

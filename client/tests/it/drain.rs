@@ -583,3 +583,46 @@ fn a_guest_that_was_suspended_is_not_drained_into_the_same_file() {
         assert!(!stderr.contains("stop --name"), "{stderr}");
     }
 }
+
+/// A table whose names are looked for on a server that does not answer ends when the user wants it
+/// to, before it has a picture as after.
+#[cfg(all(target_os = "linux", feature = "debuginfod"))]
+#[test]
+fn top_ends_while_an_image_is_looked_for() {
+    let here = tempfile::tempdir().unwrap();
+    for (words, on_terminal) in
+        [(&["--own"][..], false), (&["--own"], true), (&["--window", "10m"], false)]
+    {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = Peer::start(script(20, 12, 1_000));
+        let line = format!("connect {} top {}", peer.address, words.join(" "));
+        let program = env!("CARGO_BIN_EXE_unikprof-client");
+        let mut command = match on_terminal {
+            true => Command::new("script"),
+            false => program::heeding_hangup(),
+        };
+        match on_terminal {
+            true => command.args(["-qefc", &format!("{program} {line}"), "typescript"]),
+            false => command.arg(program).args(line.split(' ')),
+        };
+        let urls = format!("http://{}", silent.local_addr().unwrap());
+        command.env("DEBUGINFOD_URLS", urls).env("DEBUGINFOD_CACHE_PATH", here.path());
+        command.current_dir(here.path()).stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let asked = silent.accept().unwrap();
+        match on_terminal {
+            true => std::io::Write::write_all(&mut child.stdin.as_ref().unwrap(), b"q").unwrap(),
+            false => program::signal("INT", child.id()),
+        }
+        let end = Instant::now() + PATIENT;
+        let ended = loop {
+            match child.try_wait().unwrap() {
+                Some(status) => break status,
+                None if Instant::now() < end => thread::sleep(Duration::from_millis(10)),
+                None => panic!("{words:?}: top goes on"),
+            }
+        };
+        assert_eq!(ended.code(), Some(0), "{words:?}");
+        drop(asked);
+    }
+}

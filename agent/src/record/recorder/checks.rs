@@ -1,9 +1,11 @@
 //! Checks of requests to start a recording.
 
 use unikprof_proto::code::{mode, refusal, start_flag};
-use unikprof_proto::message::{MAX_INTERVAL_BYTES, MAX_NAME, MIN_INTERVAL_BYTES, Start};
+use unikprof_proto::message::{
+    MAX_INTERVAL_BYTES, MAX_NAME, MAX_PERIOD_NS, MIN_INTERVAL_BYTES, MIN_PERIOD_NS, Start,
+};
 
-use super::{MAX_PERIOD_NS, MIN_PERIOD_NS, Refused};
+use super::Refused;
 use crate::agent::AnyAgent;
 use crate::ground::text::Text;
 use crate::stack::caller_table::CallerTable;

@@ -22,11 +22,6 @@ use crate::ground::claim::Claim;
 use crate::ground::text::Text;
 use crate::record::upload::Upload;
 
-/// The shortest sampling period, in ns: 100 kHz.
-pub const MIN_PERIOD_NS: u64 = 10_000;
-/// The longest sampling period, in ns.
-pub const MAX_PERIOD_NS: u64 = 10_000_000_000;
-
 /// A step that a tick prevented is tried again after this time.
 pub(crate) const RETRY_NS: u64 = 100_000;
 

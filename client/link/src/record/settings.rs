@@ -136,8 +136,14 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The request, if this agent takes it.
-    pub(super) fn request(&self, agent: &AgentInfo) -> Result<Start<'_>, RecordError> {
+    /// Whether they are within the agent's limits. The caller table is not looked at: it may come
+    /// later, since it takes long to make.
+    pub fn check(&self, agent: &AgentInfo) -> Result<(), RecordError> {
+        self.depth(agent).map(|_| ())
+    }
+
+    /// [`check`](Self::check), which answers the depth.
+    fn depth(&self, agent: &AgentInfo) -> Result<u32, RecordError> {
         let periods = agent.min_period_ns..=agent.max_period_ns;
         let is_heap = self.mode.is_heap();
         if is_heap && !agent.records_allocations() {
@@ -169,6 +175,13 @@ impl Settings {
                 highest: format!("{} frames", agent.max_depth),
             });
         }
+        Ok(depth)
+    }
+
+    /// The request, if this agent takes it.
+    pub(super) fn request(&self, agent: &AgentInfo) -> Result<Start<'_>, RecordError> {
+        let depth = self.depth(agent)?;
+        let is_heap = self.mode.is_heap();
         let by_table = self.unwind == Unwind::Table;
         let caller_table = self.callers.as_ref().map(CallerTable::checksum);
         let caller_table = caller_table.or(self.held_callers);

@@ -8,8 +8,8 @@
 //   {"type": "#query", "text": "main"}   {"press": "Escape", "on": "#tracks"}   {"choose": "#span", "value": "0"}
 //   {"wheel": "#overlay", "at": [0.5, 0.5], "by": -500}   {"media": "print"}   {"visible": "#legend"}
 //   {"scrolled": "#graph-part"}   the pixels above and below what is seen of it, and of that those below the window
-//   {"seen": ".name"}   whether the left and right ends of each are on the screen, and nothing is above them; with
-//   "end": true only the right one
+//   {"seen": ".name"}   whether the ends of each, of its first and last line, are on the screen, and nothing is above
+//   them; with "end": true only the last one
 //   {"read": "#shown"}   {"rows": ".functions tbody tr"}   {"hash": true}   {"fails": "/path"}
 // The page of a fleet:
 //   {"open": "http://127.0.0.1:7780/"}        from then on it may ask this server
@@ -132,8 +132,10 @@ async function take(page, step) {
       return page.$$eval(value, (found) => found.map((each) => each.getClientRects().length > 0));
     case "seen":
       return page.$$eval(value, (found, end) => found.map((each) => {
-        const { left, right, top, bottom } = each.getBoundingClientRect();
-        return [end ? right - 2 : left + 2, right - 2].every((x) => document.elementFromPoint(x, (top + bottom) / 2) === each);
+        const lines = [...each.getClientRects()];
+        const [first, last] = [lines[0], lines[lines.length - 1]];
+        const isSeen = (x, { top, bottom }) => document.elementFromPoint(x, (top + bottom) / 2) === each;
+        return (end || isSeen(first.left + 2, first)) && isSeen(last.right - 2, last);
       }), step.end);
     case "media":
       await page.emulateMedia({ media: value });

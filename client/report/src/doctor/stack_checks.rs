@@ -104,8 +104,8 @@ pub(super) fn callers(counters: &Counters, has_table: bool, unwind: Unwind) -> C
              .eh_frame or .debug_frame"
         } else {
             "the frame pointer skips the caller of a function without its own frame (leaf \
-             functions, prologues): \
-             record with --image, so that a caller table can be made"
+             functions, prologues): record with a caller table: with --image, without \
+             --no-caller-table"
         })
         .count("by_table", counters.by_table)
         .count("by_bytes", counters.by_bytes)

@@ -159,7 +159,7 @@ pub(super) fn about_callers(counters: &Counters, has_table: bool) -> Option<Told
             format!(
                 "no caller table: {guessed}, which skips the callers of functions without a frame"
             ),
-            "record with --image",
+            "record with --image, and without --no-caller-table",
         ),
         true => Told::new(
             format!("{guessed}: the caller table lacks that code"),

@@ -18,25 +18,17 @@ use crossterm::terminal::{
 use crossterm::{execute, queue};
 use regex_lite::Regex;
 
+use super::WAIT;
 use super::picture::{Measure, Picture, Sort};
 use super::text::{self, Layout};
-use super::watch::Watch;
 use crate::charset;
 use crate::cli::failure::Failure;
 use crate::cli::signals;
-use crate::exit_code;
 use unikprof_link::interrupt::Interrupt;
 use unikprof_profile::printable::Printable;
 use unikprof_profile::units::std_duration;
+use unikprof_report::finding::wrapped;
 use unikprof_report::report::shorten;
-
-/// How long a key is waited for before new pictures are looked for.
-const KEY_WAIT: Duration = Duration::from_millis(50);
-
-/// How long the guest is waited for at the end, before and after giving up: half of a second in
-/// all, so that a busy machine takes less than one.
-const LAST_WAIT: Duration = Duration::from_millis(250);
-const LAST_LOOK: Duration = Duration::from_millis(10);
 
 /// How far a key scrolls sideways.
 const SIDEWAYS: usize = 8;
@@ -45,6 +37,7 @@ const SIDEWAYS: usize = 8;
 const SILENCE: Duration = Duration::from_secs(5);
 
 const KEYS: [(&str, &str); 11] = [
+    ("q, Ctrl-C", "quit"),
     ("s", "sort by the next of: recent, watched, name"),
     ("t", "toggle self and total"),
     ("/", "show only functions whose name matches a regex; Enter keeps it, Ctrl-U clears it"),
@@ -55,7 +48,6 @@ const KEYS: [(&str, &str); 11] = [
     ("g, G, Home, End", "scroll to the top, or to the end"),
     ("Left, Right", "scroll names that are cut"),
     ("? or h", "show or hide this help; Ctrl-L draws the screen again"),
-    ("q, Ctrl-C", "quit"),
 ];
 
 /// Counts the signals that end a program, and restores the terminal before it is ended at once.
@@ -169,38 +161,9 @@ impl Drop for Screen<'_> {
     }
 }
 
-/// Shows the table until the user quits.
-pub(super) fn run(watch: Watch<'_>, interrupt: &Interrupt, every: Duration) -> Result<(), Failure> {
-    thread::scope(|scope| {
-        let (sender, pictures) = channel();
-        let follower = scope.spawn(move || {
-            // Where nobody shows pictures any more, the interrupt was raised.
-            watch.run(every, |picture| Ok(sender.send(picture).is_ok()))
-        });
-        let drawn = draw_until_quit(interrupt, pictures);
-        let has_ended = || {
-            // By the clock: on a busy machine each sleep is longer than it should be.
-            let end = Instant::now() + LAST_WAIT;
-            while !follower.is_finished() && Instant::now() < end {
-                thread::sleep(LAST_LOOK);
-            }
-            follower.is_finished()
-        };
-        if !has_ended() {
-            // A guest that is gone does not answer, and one that is busy has much to name.
-            interrupt.raise();
-            if !has_ended() {
-                tell!("warning: top was still busy; what it started in the guest ends by itself");
-                std::process::exit(exit_code::SUCCESS.into());
-            }
-        }
-        let followed = follower.join();
-        drawn.map_err(Failure::Stdout)?;
-        match followed {
-            Ok(followed) => followed,
-            Err(panicked) => panic::resume_unwind(panicked),
-        }
-    })
+/// Shows the table until the user quits, or nobody fills it.
+pub(super) fn run(pictures: Receiver<Picture>, interrupt: &Interrupt) -> Result<(), Failure> {
+    draw_until_quit(interrupt, pictures).map_err(Failure::Stdout)
 }
 
 /// Waits for keys on a thread of its own: where the terminal is gone, crossterm never comes back.
@@ -238,7 +201,7 @@ fn draw_until_quit(interrupt: &Interrupt, pictures: Receiver<Picture>) -> io::Re
         if is_suspended.swap(false, Ordering::Relaxed) {
             screen.suspend()?;
         }
-        let event = match keys.recv_timeout(KEY_WAIT) {
+        let event = match keys.recv_timeout(WAIT) {
             Ok(event) => event?,
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
@@ -359,7 +322,7 @@ impl App {
                 let cursor = text.chars().count();
                 self.typed = Some(Typed { text, cursor, before, is_mistaken: false });
             }
-            KeyCode::Esc if self.shows_help => self.shows_help = false,
+            KeyCode::Esc if self.shows_help => self.toggle_help(),
             KeyCode::Esc => self.filter = None,
             KeyCode::Char(' ') => {
                 self.frozen = match self.frozen.take() {
@@ -367,7 +330,7 @@ impl App {
                     Some(_) => None,
                 }
             }
-            KeyCode::Char('?' | 'h') => self.shows_help = !self.shows_help,
+            KeyCode::Char('?' | 'h') => self.toggle_help(),
             KeyCode::Down | KeyCode::Char('j') => self.offset = self.offset.saturating_add(1),
             KeyCode::Up | KeyCode::Char('k') => self.offset = self.offset.saturating_sub(1),
             KeyCode::PageDown => self.offset = self.offset.saturating_add(self.page),
@@ -379,6 +342,11 @@ impl App {
             _ => {}
         }
         Next::GoOn
+    }
+
+    fn toggle_help(&mut self) {
+        self.shows_help = !self.shows_help;
+        self.offset = 0;
     }
 
     /// A key while a filter is typed.
@@ -430,22 +398,28 @@ impl App {
         let Some(body) = height.checked_sub(1) else {
             return Vec::new();
         };
-        let mut lines = if self.shows_help {
-            let keys = KEYS.iter();
-            keys.map(|(key, what)| Line::from(format!("  {key:<18}{what}"))).collect()
-        } else {
-            self.lines(columns, body)
-        };
+        let mut lines =
+            if self.shows_help { self.help(columns, body) } else { self.lines(columns, body) };
         lines.resize_with(body, || Line::from(String::new()));
         let foot = format!("{:columns$}", self.foot());
         lines.push(Line { text: foot, style: Attribute::Reverse });
         lines
     }
 
+    /// The keys, in so many columns and lines.
+    fn help(&mut self, columns: usize, height: usize) -> Vec<Line> {
+        let text = KEYS.map(|(key, what)| format!("  {key:<18}{what}\n")).concat();
+        let text = wrapped(&text, columns);
+        self.page = height.max(1);
+        self.offset = self.offset.min(text.lines().count().saturating_sub(self.page));
+        let shown = text.lines().skip(self.offset).take(height);
+        shown.map(|line| Line::from(line.to_owned())).collect()
+    }
+
     /// The table, in so many columns and lines.
     fn lines(&mut self, columns: usize, height: usize) -> Vec<Line> {
         let Some(picture) = self.frozen.as_ref().or(self.newest.as_ref()) else {
-            return vec![Line::from("waiting for the first samples".to_owned())];
+            return vec![Line::from("reading images, and waiting for samples".to_owned())];
         };
         let mut lines: Vec<Line> =
             text::head(picture, columns).into_iter().map(Line::from).collect();
@@ -484,6 +458,9 @@ impl App {
         if let Some(typed) = &self.typed {
             let mistake = if typed.is_mistaken { "   not a regular expression" } else { "" };
             return format!("/{}{mistake}", typed.text);
+        }
+        if self.shows_help {
+            return "q quit  ? table  j, k scroll".to_owned();
         }
         let mut parts = Vec::new();
         if self.has_ended {
@@ -603,6 +580,16 @@ mod tests {
         let mut app = app();
         press(&mut app, "?");
         assert!(drawn(&mut app).iter().any(|line| line.contains("toggle self and total")));
+        // What does not fit is reached with the same keys as the table's rows.
+        let lines =
+            |app: &mut App| app.screen(40, 6).into_iter().map(|line| line.text).collect::<Vec<_>>();
+        let first = lines(&mut app);
+        assert!(first[0].contains("q, Ctrl-C"), "{first:?}");
+        assert!(first[5].trim_end().ends_with("scroll"), "{first:?}");
+        press(&mut app, "G");
+        let last = lines(&mut app);
+        assert!(last[4].contains("draws the screen again"), "{last:?}");
+        assert!(first.iter().chain(&last).all(|line| line.chars().count() <= 40));
         press(&mut app, "?jjjjjjjj");
         assert_eq!(names(&mut app).len(), 3, "all rows fit");
         assert_eq!(press(&mut app, "q"), Next::Quit);

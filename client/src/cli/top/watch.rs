@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 use unikprof_proto::code::state;
 
 use super::picture::{Fold, Picture, Row};
-use crate::cli::connect::Warnings;
 use crate::cli::failure::Failure;
 use unikprof_link::interrupt::Interrupt;
 use unikprof_link::record::{
-    self, Keep, LiveReader, RecordError, RecordingStatus, Session, Settings,
+    self, Keep, LiveReader, Observer, RecordError, RecordingStatus, Session, Settings,
 };
 use unikprof_profile::printable::Printable;
 use unikprof_profile::recording::Recording;
@@ -69,13 +68,14 @@ impl<'a> Watch<'a> {
         symbolizer: &'a Symbolizer,
         of: Target,
         window: Duration,
+        observer: &mut dyn Observer,
     ) -> Result<Watch<'a>, Failure> {
         let window_ns = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
         let reader = LiveReader::new(session, window_ns);
         let (recording, own) = match of {
             Target::Running(recording) => (recording, None),
             Target::Own(settings) => {
-                let started = session.start_observed(&settings, &mut Warnings)?;
+                let started = session.start_observed(&settings, observer)?;
                 (started.recording, Some(settings))
             }
         };
