@@ -157,7 +157,7 @@ pub(super) fn about_callers(counters: &Counters, has_table: bool) -> Option<Told
     Some(match has_table {
         false => Told::new(
             format!("no caller table: {guessed}, which skips callers of leaf functions"),
-            "record with --image, without --no-caller-table",
+            "use --image, not --no-caller-table",
         ),
         true => Told::new(
             format!("{guessed}: the caller table lacks that code"),
