@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(table(&lines, None).split_whitespace().next(), Some("NAME"));
         for (columns, head) in [
             (150, "NAME STATE SAMPLING RECORDED DROPPED TO FETCH"),
-            (120, "NAME STATE RECORDED DROPPED"),
+            (119, "NAME STATE RECORDED DROPPED"),
             (80, "NAME STATE RECORDED"),
         ] {
             let shown = table(&lines, Some(columns));

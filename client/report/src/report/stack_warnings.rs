@@ -156,10 +156,8 @@ pub(super) fn about_callers(counters: &Counters, has_table: bool) -> Option<Told
     let guessed = format!("{guessed} of the callers are by frame pointer");
     Some(match has_table {
         false => Told::new(
-            format!(
-                "no caller table: {guessed}, which skips the callers of functions without a frame"
-            ),
-            "record with --image, and without --no-caller-table",
+            format!("no caller table: {guessed}, which skips callers of leaf functions"),
+            "use --image, not --no-caller-table",
         ),
         true => Told::new(
             format!("{guessed}: the caller table lacks that code"),

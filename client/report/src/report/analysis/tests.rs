@@ -374,7 +374,7 @@ fn guessed_callers_are_found_from_a_tenth_on() {
     guessed(9).finds_nothing();
     let found = guessed(97).finds("callers");
     has(&found, "no caller table: 9");
-    has(&found, "record with --image, and without --no-caller-table");
+    has(&found, "use --image, not --no-caller-table");
     assert!(found.score > 75, "{found:?}");
 }
 
