@@ -40,13 +40,14 @@ function entry(found, labels, { onWindow, onName }) {
 }
 
 /** What the pane holds: the findings, or that there are none, and what could not be checked. */
-export function analysisPane({ findings, quiet, unchecked }, labels, on) {
+export function analysisPane({ most, findings, quiet, unchecked }, labels, on) {
   const checked = quiet.length + new Set(findings.map(({ rule }) => rule)).size;
   const none = checked === 0 ? "no rule could be checked" : `none of ${checked} rules found anything`;
   const head = findings.length === 0 ? none : `${findings.length} found by ${checked} rules`;
   return [
     element("h2", {}, "Analysis of the guest: ", element("span", { id: "found", textContent: head }),
       element("span", { id: "found-in", hidden: true, textContent: ", in the whole recording" })),
+    ...(most ? [element("p", { className: "most" }, ...linked(most, labels, on.onName))] : []),
     ...findings.map((found) => entry(found, labels, on)),
     ...(unchecked.length === 0 ? [] : [element("details", { className: "unchecked" },
       element("summary", { textContent: unchecked.length === 1 ? "1 rule not checked" : `${unchecked.length} rules not checked` }),

@@ -57,9 +57,10 @@ test("without time there is no button for it, and what was not checked is said",
   const pane = analysisPane({ findings: [finding], quiet: [], unchecked }, [], {});
   assert.equal(pane.flatMap((node) => node.all("button")).length, 0);
   unchecked.push({ rule: "idle", why: "empty" }, { rule: "burst", why: "no times" });
-  const empty = analysisPane({ findings: [], quiet: ["a", "b"], unchecked }, [], {});
+  const empty = analysisPane({ most: "most is in `main`: 40 %", findings: [], quiet: ["a", "b"], unchecked }, [], {});
   assert.deepEqual(empty.map((node) => node.text), [
     "Analysis of the guest: none of 2 rules found anything, in the whole recording",
+    "most is in `main`: 40 %",
     "3 rules not checkednot checked: slow span, burst: no timesnot checked: idle: empty",
   ]);
   const unknown = analysisPane({ findings: [], quiet: [], unchecked }, [], {});

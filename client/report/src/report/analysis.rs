@@ -63,6 +63,8 @@ const SEVERE: f64 = 75.0;
 /// What the rules found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Analysis {
+    /// Where most is, of a profile without a finding about a function.
+    pub(crate) most: Option<String>,
     /// The highest score first.
     pub(crate) findings: Vec<Finding>,
     /// The rules that found nothing.
@@ -180,8 +182,8 @@ const RULES: [(&str, Rule); 9] = [
 impl Analysis {
     pub(super) fn of(report: &Report<'_>) -> Analysis {
         let subject = Subject::of(report);
-        let mut analysis =
-            Analysis { findings: Vec::new(), quiet: Vec::new(), unchecked: Vec::new() };
+        let (findings, quiet, unchecked) = (Vec::new(), Vec::new(), Vec::new());
+        let mut analysis = Analysis { most: None, findings, quiet, unchecked };
         let is_heap = subject.info().mode.is_heap();
         let of_time = RULES.iter().map(|rule| (rule, is_heap, HEAP));
         let of_heap = heap::RULES.iter().map(|rule| (rule, !is_heap, NO_HEAP));
@@ -197,6 +199,9 @@ impl Analysis {
         }
         // Stable: equal scores stay in the order of the rules.
         analysis.findings.sort_by_key(|finding| std::cmp::Reverse(finding.score));
+        if !analysis.findings.iter().any(Finding::is_of_code) {
+            analysis.most = text::the_most(report);
+        }
         analysis
     }
 }

@@ -129,9 +129,13 @@ impl Annotation {
         }
         let rows = instructions.into_iter().zip(line_of).zip(counted.instructions);
         let instructions = rows.map(|((instruction, line), counts)| (instruction, line, counts));
+        let mut code = counted.code;
+        if let Some(share) = report.functions().total_share(&functions, code.total) {
+            code.total_share = share;
+        }
         let mut annotation = Annotation {
             function,
-            code: counted.code,
+            code,
             own: own_samples(report, &functions),
             lines,
             instructions: instructions.collect(),

@@ -422,7 +422,12 @@ impl Tree {
             unit: profile.recording().unit(),
             unplaced: Unplaced::of(profile),
         };
-        let share = |node: NodeId| all.share(self.totals[node.index()], self.late[node.index()]);
+        let table = report.functions();
+        let share = |node: NodeId, depth, label| {
+            let total = self.totals[node.index()];
+            let of_root = (depth == 1).then(|| table.total_share(&[label], total)).flatten();
+            of_root.unwrap_or_else(|| all.share(total, self.late[node.index()]))
+        };
         let children = unikprof_profile::profile::ChildLists::of(&self.tree, |_| true);
         let mut open = vec![(NodeId::ROOT, 0)];
         let mut rows = Vec::new();
@@ -434,7 +439,7 @@ impl Tree {
                     own: self.owns[node.index()],
                     total: self.totals[node.index()],
                     own_share: all.share(self.owns[node.index()], 0),
-                    share: share(node),
+                    share: share(node, depth, report.labels.all()[label as usize].function),
                 });
             }
             let mut below: Vec<NodeId> = children.of_node(node).to_vec();

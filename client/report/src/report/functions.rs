@@ -86,6 +86,7 @@ impl FunctionTable {
         };
         let heap = HeapTable::of(report);
         let all = Recorded { count: recorded, unit, unplaced };
+        let cut = report.weights.shown.saturating_sub(whole);
         let late = |label: usize| late.get(&(label as LabelId)).copied().unwrap_or(0);
         let mut rows: Vec<FunctionRow> = sums
             .iter()
@@ -96,7 +97,11 @@ impl FunctionTable {
                 let allocated = heap.as_ref().map(|heap| (heap, heap.row(at as LabelId)));
                 let (own_share, total_share) = match &allocated {
                     Some((heap, row)) => (heap.share(&row.own), heap.share(&row.total)),
-                    None => (all.share(sum.own, 0), all.share(sum.total, late(at))),
+                    None => {
+                        let total = all.share(sum.total, late(at));
+                        let total = all.with_cut(total, sum.total, sum.in_whole, cut);
+                        (all.share(sum.own, 0), total)
+                    }
                 };
                 FunctionRow {
                     label: at as LabelId,
@@ -130,6 +135,12 @@ impl FunctionTable {
             recorded,
             unit,
         }
+    }
+
+    /// The share of one of these functions, if it has so many samples with what it calls.
+    pub(super) fn total_share(&self, of: &[FunctionId], total: u64) -> Option<Interval> {
+        let mut rows = self.rows.iter().filter(|row| of.contains(&row.function));
+        rows.find(|row| row.total == total).map(|row| row.total_share)
     }
 
     /// The rows in the order of a text. By total, functions that nearly all stacks go through on the

@@ -70,7 +70,7 @@
 //!     }]
 //!   },
 //!   "analysis": {
-//!     "findings": [{
+//!     "most": null, "findings": [{
 //!       "rule": "dominating function", "score": 39, "finding": "`is_spam` with what it calls has 58.0 % of the time ...",
 //!       "evidence": ["most of it is in `Regex::new`"], "next": "see what it calls ...",
 //!       "figures": { "share": 0.58 }, "windows": [{ "from_ns": 12000000000, "to_ns": 15000000000 }],

@@ -12,6 +12,8 @@ use unikprof_profile::profile::{Counters, Mode, Profile, Runstate};
 pub struct RunningTable {
     mode: Mode,
     recorded: u64,
+    /// Of them, those of broken or truncated stacks.
+    cut: u64,
     length_ns: u64,
     functions: HashMap<String, Sums>,
     counters: BTreeMap<u32, Counters>,
@@ -22,6 +24,7 @@ pub struct RunningTable {
 struct Sums {
     own: u64,
     total: u64,
+    in_whole: u64,
 }
 
 /// What a part of the time came to, beside its functions.
@@ -76,6 +79,7 @@ impl RunningTable {
         self.mode = profile.recording().mode;
         self.length_ns = self.length_ns.saturating_add(profile.recording().elapsed_ns);
         self.recorded = self.recorded.saturating_add(table.recorded);
+        self.cut = self.cut.saturating_add(table.recorded.saturating_sub(table.whole));
         for vcpu in profile.vcpus() {
             let sum = self.counters.entry(vcpu.vcpu).or_default();
             *sum = sum.plus(&vcpu.counters);
@@ -89,6 +93,7 @@ impl RunningTable {
             let sums = self.functions.entry(name.clone()).or_default();
             sums.own = sums.own.saturating_add(row.own);
             sums.total = sums.total.saturating_add(row.total);
+            sums.in_whole = sums.in_whole.saturating_add(row.in_whole);
         }
     }
 
@@ -114,12 +119,13 @@ impl RunningTable {
         let late = self.counters.values().map(|counters| counters.late);
         let late = late.fold(0, u64::saturating_add);
         self.functions.iter().map(move |(name, sums)| {
+            // The worst case: all late samples that can be in it.
+            let total_share = all.share(sums.total, late.min(sums.total));
             let shares = Shares {
                 own: sums.own,
                 total: sums.total,
                 own_share: all.share(sums.own, 0),
-                // The worst case: all late samples that can be in it.
-                total_share: all.share(sums.total, late.min(sums.total)),
+                total_share: all.with_cut(total_share, sums.total, sums.in_whole, self.cut),
             };
             (name.as_str(), shares)
         })

@@ -949,6 +949,7 @@ fn hostile_names_are_shown_as_text() {
 fn the_summary_counts_the_rules_that_were_checked() {
     let unchecked = |rule| Unchecked { rule, why: HEAP };
     let mut of_allocations = Analysis {
+        most: None,
         findings: Vec::new(),
         quiet: heap::RULES.map(|(rule, _)| rule).to_vec(),
         unchecked: RULES.map(|(rule, _)| unchecked(rule)).to_vec(),

@@ -83,14 +83,10 @@ impl Analysis {
         let columns = report.options.columns.unwrap_or(DEFAULT_COLUMNS);
         const MOST: usize = 3;
         let is_news = |text: &&String| !warnings.iter().any(|it| it.starts_with(*text));
-        let most = match self.findings.iter().any(Finding::is_of_code) {
-            true => None,
-            false => the_most(report),
-        };
         let mut found: Vec<&Finding> = self.findings.iter().collect();
         found.sort_by_key(|found| !found.is_of_code());
         let found = found.into_iter().map(|found| &found.finding).filter(is_news);
-        let lines: Vec<&String> = most.iter().chain(found).take(MOST).collect();
+        let lines: Vec<&String> = self.most.iter().chain(found).take(MOST).collect();
         if lines.is_empty() {
             return Ok(());
         }
@@ -149,7 +145,7 @@ pub(super) fn with_interval(share: &Interval, unit: Unit) -> String {
 const BLOCKED: &str = "[blocked]";
 
 /// Of a profile without a finding about a function, the function with the most of its own.
-fn the_most(report: &Report<'_>) -> Option<String> {
+pub(super) fn the_most(report: &Report<'_>) -> Option<String> {
     let table = report.functions();
     let is_code = |row: &&super::super::FunctionRow| {
         let kind = report.symbolized.function(row.function).kind;
