@@ -48,6 +48,7 @@ mod linux {
             // A debug build of this program has 455,000 rows, 4.5 MB, the C library included.
             caller_table_bytes: 8 << 20,
             guest_name: Some("demo".into()),
+            trace_functions: 100,
             // On loopback, for as long as the demo runs: nothing of it is secret.
             // Compiled without optimisation the agent's work takes many times longer.
             cpu_share_permille: if cfg!(debug_assertions) { 1000 } else { 100 },

@@ -1,7 +1,9 @@
 //! The demo, from its guest to its files.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 
 use crate::peer::program;
 
@@ -31,6 +33,27 @@ fn the_demo_records_its_guest_and_writes_every_report() {
         assert!(fs::metadata(file(name)).unwrap().len() > 100, "{name}");
         assert!(stdout.contains(name), "{stdout}");
     }
+}
+
+/// It is the guest that everybody has, so the pages' examples should work with it.
+#[test]
+#[ignore = "full: a client without optimization reads a large image"]
+fn a_held_demo_can_be_traced() {
+    let here = tempfile::tempdir().unwrap();
+    let words = ["demo", "--hold", "--duration", "1s", "--output", "."];
+    let mut demo = program::command(&words, here.path());
+    let mut demo = demo.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(demo.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let held = lines.find(|line| line.contains("until Ctrl-C")).unwrap();
+    let address = held.split(' ').find(|word| word.contains(':')).unwrap();
+    let image = env!("CARGO_BIN_EXE_unikprof-client");
+    let words = ["connect", address, "trace", "*note::is_spam", "--for", "1s", "--image", image];
+    let traced = program::command(&words, here.path()).output().unwrap();
+    demo.kill().unwrap();
+    demo.wait().unwrap();
+    let stderr = String::from_utf8(traced.stderr).unwrap();
+    assert!(traced.status.success(), "{stderr}");
+    program::has(&String::from_utf8(traced.stdout).unwrap(), &["note::is_spam"]);
 }
 
 #[test]

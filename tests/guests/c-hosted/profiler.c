@@ -14,6 +14,10 @@
 #include <unikprof.h>
 #include <unistd.h>
 
+#ifndef sigev_notify_thread_id /* glibc before 2.37 */
+#define sigev_notify_thread_id _sigev_un._tid
+#endif
+
 #define MAX_MAPPINGS 16
 #define ROWS 60000
 /* About 65,000 records: a quarter of a minute of this guest. */
@@ -283,7 +287,9 @@ void profiler_start(uint64_t end_of_stack)
     action.sa_sigaction = on_timer;
     action.sa_flags = SA_SIGINFO | SA_RESTART;
     memset(&event, 0, sizeof event);
-    event.sigev_notify = SIGEV_SIGNAL;
+    /* Only this thread is sampled: the agent knows no other one's stack and running time. */
+    event.sigev_notify = SIGEV_THREAD_ID;
+    event.sigev_notify_thread_id = gettid();
     event.sigev_signo = SIGPROF;
     if (sigaction(SIGPROF, &action, NULL) != 0
         || timer_create(CLOCK_MONOTONIC, &event, &timer) != 0) {

@@ -4,8 +4,9 @@
 
 #include <stdint.h>
 
-/* Starts the agent, with the calling thread as its only vCPU. `stack_end` is the end of the thread's outermost
- * frame: the address after the return address of the function that calls this. Ends the process on failure. */
+/* Starts the agent, with the calling thread as its only vCPU: other threads are not sampled, and must not call the
+ * agent. `stack_end` is the end of the thread's outermost frame: the address after the return address of the function
+ * that calls this. Ends the process on failure. */
 void profiler_start(uint64_t stack_end);
 
 /* Begins a recording with this name. Ends the process on failure. */
