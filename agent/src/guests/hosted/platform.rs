@@ -50,6 +50,9 @@ struct VcpuCells {
     /// The greatest blocked time returned so far. Blocked time is the remainder of the other
     /// clocks, which are not read at the same moment: the remainder can go back.
     blocked_ns: AtomicU64,
+    /// The greatest time spent waiting for a processor returned so far, with a wait that went on,
+    /// whose length is not known exactly.
+    runnable_ns: AtomicU64,
     /// An open descriptor of the thread's scheduler statistics, because the signal handler may not
     /// allocate. Negative if the kernel keeps none.
     statistics: AtomicI32,
@@ -74,26 +77,36 @@ struct ThreadState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     at_ns: u64,
-    /// The running time of its thread.
+    /// The running time of its thread, and its waits for a processor that have ended.
     ran_ns: u64,
+    waited_ns: u64,
     is_waiting: bool,
-    /// How long its wait for a processor has lasted, at most. The kernel counts it when it ends.
+    /// How long its present wait for a processor has lasted, at most. The kernel counts it when it
+    /// ends.
     waits_ns: u64,
     /// How much less that may be.
     doubt_ns: u64,
 }
 
+/// A thread that has its turns may be seen only between them, if the one that asks takes them.
+const DOUBT_NS: u64 = 1_000_000;
+
 impl Seen {
     /// The thread is seen again.
-    fn again(self, at_ns: u64, ran_ns: u64, is_waiting: bool) -> Self {
+    fn again(self, at_ns: u64, ran_ns: u64, waited_ns: u64, is_waiting: bool) -> Self {
         let rest_ns = at_ns.saturating_sub(self.at_ns);
         let (waits_ns, doubt_ns) = match ran_ns.saturating_sub(self.ran_ns) {
             _ if !is_waiting => (0, 0),
             0 if self.is_waiting => (self.waits_ns + rest_ns, self.doubt_ns),
             // The wait began after the thread had been blocked or had run.
-            ran_ns => (rest_ns.saturating_sub(ran_ns), rest_ns.saturating_sub(ran_ns)),
+            ran_ns => {
+                let ended_ns = waited_ns.saturating_sub(self.waited_ns);
+                let others_ns = ended_ns.saturating_sub(self.waits_ns);
+                let longest_ns = rest_ns.saturating_sub(ran_ns).saturating_sub(others_ns);
+                (longest_ns, longest_ns)
+            }
         };
-        Self { at_ns, ran_ns, is_waiting, waits_ns, doubt_ns }
+        Self { at_ns, ran_ns, waited_ns, is_waiting, waits_ns, doubt_ns }
     }
 }
 
@@ -265,8 +278,6 @@ impl Hosted {
     /// The online time in which a vCPU, whose thread is not the calling one, was not blocked, and
     /// the clock read before it.
     fn not_blocked(&self, vcpu: u32, cells: &VcpuCells) -> Look {
-        /// A thread that has its turns may be seen only between them: the one that asks takes them.
-        const DOUBT_NS: u64 = 1_000_000;
         // Held until the times are added up: the thread may leave.
         let mut threads = self.threads();
         let Some(state) = threads.get_mut(vcpu as usize) else {
@@ -281,11 +292,13 @@ impl Hosted {
         // A thread that runs meanwhile does not wait.
         let waits = || is_ready(thread.id) && read_clock(thread.clock) == ran_ns;
         let is_waiting = waited_before.is_some() && (waits() || waited(thread.id) != waited_before);
-        state.seen = state.seen.again(now_ns, ran_ns.unwrap_or(0), is_waiting);
+        let waited_ns = waited_before.map(|waited| waited.ns);
+        let (ran, ended) = (ran_ns.unwrap_or(0), waited_ns.unwrap_or(0));
+        state.seen = state.seen.again(now_ns, ran, ended, is_waiting);
         if state.seen.doubt_ns > DOUBT_NS {
             return Look::Waits;
         }
-        let (ran_ns, waited_ns) = cells.times(ran_ns, waited_before.map(|waited| waited.ns));
+        let (ran_ns, waited_ns) = cells.times(ran_ns, waited_ns);
         let not_blocked_ns = ran_ns.saturating_add(waited_ns).saturating_add(state.seen.waits_ns);
         Look::At { now_ns, not_blocked_ns }
     }
@@ -384,10 +397,17 @@ unsafe impl Platform for Hosted {
         }
         let cells = self.cells.get(vcpu as usize)?;
         let blocked_ns = self.blocked_ns(vcpu);
-        let (running_ns, runnable_ns) = self.times_of(vcpu, cells);
+        let (running_ns, ended_ns) = self.times_of(vcpu, cells);
         let now_ns = self.now_ns();
         let threads = self.threads();
         let state = threads.get(vcpu as usize)?;
+        let seen = state.seen;
+        let goes_on = seen.is_waiting
+            && seen.doubt_ns <= DOUBT_NS
+            && cells.times(Some(seen.ran_ns), Some(seen.waited_ns)) == (running_ns, ended_ns);
+        let runnable_ns = ended_ns.saturating_add(if goes_on { seen.waits_ns } else { 0 });
+        let runnable_ns =
+            cells.runnable_ns.fetch_max(runnable_ns, Ordering::Relaxed).max(runnable_ns);
         let offline_ns = state.offline_ns
             + match state.thread {
                 Some(_) => 0,
@@ -624,24 +644,18 @@ mod tests {
     /// its CPU: its times were never told, and who asked had its slot for half a second.
     #[test]
     fn a_thread_that_has_run_waits_no_longer_than_since_then() {
-        let seen = |at_ns, ran_ns, is_waiting, waits_ns, doubt_ns| Seen {
-            at_ns,
-            ran_ns,
-            is_waiting,
-            waits_ns,
-            doubt_ns,
-        };
-        let first = seen(1_000, 400, false, 0, 0);
-        assert_eq!(Seen::default().again(1_000, 400, false), first);
+        let waits = |seen: Seen| (seen.waits_ns, seen.doubt_ns);
+        let first = Seen::default().again(1_000, 400, 7, false);
+        assert_eq!(waits(first), (0, 0));
         // It ran, and may have been blocked, before it waits.
-        let second = first.again(2_000, 1_300, true);
-        assert_eq!(second, seen(2_000, 1_300, true, 100, 100));
+        let second = first.again(2_000, 1_300, 7, true);
+        assert_eq!(waits(second), (100, 100));
         // It still waits.
-        assert_eq!(second.again(2_700, 1_300, true), seen(2_700, 1_300, true, 800, 100));
-        // It ran, and waits again.
-        assert_eq!(second.again(2_700, 1_950, true), seen(2_700, 1_950, true, 50, 50));
+        assert_eq!(waits(second.again(2_700, 1_300, 7, true)), (800, 100));
+        // That wait took 120 in all, and it ran before it waits again.
+        assert_eq!(waits(second.again(2_700, 1_950, 127, true)), (30, 30));
         // It was blocked until it waited.
-        assert_eq!(first.again(1_030, 400, true), seen(1_030, 400, true, 30, 30));
+        assert_eq!(waits(first.again(1_030, 400, 7, true)), (30, 30));
     }
 
     #[test]
