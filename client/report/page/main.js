@@ -117,7 +117,8 @@ class Page extends Shell {
       `mode ${info.mode}`, rate, `${duration(info.elapsed_ns)} from ${started ?? "an unknown date"}`,
       info.architecture, `agent ${info.agent_version || "of unknown version"}`, ...filters,
     ].filter(Boolean).join(" · ");
-    this.showWarnings(report.warnings);
+    const { findings } = report.analysis;
+    this.showWarnings(report.warnings.filter((text) => !findings.some(({ finding }) => text.startsWith(finding))));
     $("analysis").append(...analysisPane(report.analysis, this.recording.labels, {
       onWindow: this.recording.time && ((window) => this.set({ window, base: null, zoom: null })),
       onName: (label) => this.select(label),

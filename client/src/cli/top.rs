@@ -118,10 +118,8 @@ pub(super) fn choose(session: &mut Session, arguments: &TopArguments) -> Result<
     if settings.mode.is_heap() {
         return Err(of_time_alone());
     }
-    settings.check(session.agent())?;
-    let own = Target::Own(Box::new(settings));
     if arguments.own {
-        return Ok(own);
+        return own(session, settings);
     }
     let mut recorder = session.check(&mut ())?;
     if arguments.name.is_none() {
@@ -131,7 +129,7 @@ pub(super) fn choose(session: &mut Session, arguments: &TopArguments) -> Result<
         if recorder.recordings.is_empty() {
             return match session.agent().role {
                 role::VIEW => Err(RecordError::NothingRuns.into()),
-                _ => Ok(own),
+                _ => own(session, settings),
             };
         }
     }
@@ -140,6 +138,11 @@ pub(super) fn choose(session: &mut Session, arguments: &TopArguments) -> Result<
         return Err(of_time_alone());
     }
     Ok(Target::Running(found.recording))
+}
+
+fn own(session: &Session, settings: Settings) -> Result<Target, Failure> {
+    settings.check(session.agent())?;
+    Ok(Target::Own(Box::new(settings)))
 }
 
 fn of_time_alone() -> Failure {
@@ -222,16 +225,14 @@ pub(super) fn run(
             }
             follower.is_finished()
         };
-        let is_busy = has_quit && !has_ended() && {
+        // Elsewhere a second interrupt gives up.
+        let is_busy = on_screen && has_quit && !has_ended() && {
             // A guest that is gone does not answer, and one that is busy has much to name.
             interrupt.raise();
             !has_ended()
         };
         warn(warnings.try_iter(), false);
         if is_busy {
-            if let Some(progress) = progress {
-                progress.finish();
-            }
             if has_started.load(Ordering::Relaxed) {
                 tell!("warning: top was still busy; what it started in the guest ends by itself");
             }

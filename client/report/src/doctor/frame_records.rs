@@ -14,7 +14,7 @@ use super::check::part_of;
 use unikprof_profile::caller_table::rules_of_frames;
 use unikprof_profile::printable::Printable;
 use unikprof_profile::profile::{
-    AddressKind, Architecture, Frame, FrameId, NodeId, Profile, Unwind,
+    AddressKind, Architecture, Frame, FrameId, NodeId, Profile, SpecialFrame, Unwind,
 };
 use unikprof_profile::symbols::{FunctionId, FunctionKind, Symbolized, Symbolizer};
 
@@ -89,7 +89,9 @@ fn count(symbolized: &Symbolized<'_>, without: &[bool]) -> PassedOver {
         };
     }
     let mut samples: HashMap<FunctionId, u64> = HashMap::new();
-    for sample in profile.samples() {
+    let broken = Frame::Special(SpecialFrame::Broken);
+    let is_marked = |node| profile.stack(node).last().is_some_and(|at| profile.frame(at) == broken);
+    for sample in profile.samples().iter().filter(|sample| !is_marked(sample.node)) {
         if let Some(function) = innermost[sample.node.index()] {
             let sum = samples.entry(function).or_default();
             *sum = sum.saturating_add(sample.count);
@@ -182,7 +184,9 @@ mod tests {
             (10, &[Frame::leaf(FIB), Frame::caller(POLL)]),
             (10, &[late, Frame::leaf(FIB), Frame::caller(POLL)]),
             (10, &[Frame::leaf(FIB), Frame::caller(MAIN), cut]),
-            (70, &[Frame::leaf(FIB), Frame::caller(PARSE)]),
+            (60, &[Frame::leaf(FIB), Frame::caller(PARSE)]),
+            // That one is marked, and counted as broken.
+            (10, &[Frame::leaf(FIB), Frame::caller(POLL), Frame::Special(SpecialFrame::Broken)]),
         ]);
         assert_eq!(share, 0.3);
     }

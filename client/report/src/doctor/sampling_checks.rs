@@ -98,6 +98,8 @@ fn enough(profile: &Profile, table: &FunctionTable) -> Check {
         "{} samples: the share of a function with 10 % is accurate to about ±{half:.1} points",
         grouped(counted)
     );
+    let seconds = (info.elapsed_ns / counted.max(1)).saturating_mul(FEW).div_ceil(1_000_000_000);
+    let enough_ns = seconds.saturating_mul(1_000_000_000);
     let check = if counted == 0 {
         Check::new("enough", Verdict::Bad, "no samples: the guest did not run")
             .advise("record for longer")
@@ -106,7 +108,7 @@ fn enough(profile: &Profile, table: &FunctionTable) -> Check {
             .advise("give the agent a larger ring, or sample at a higher rate")
     } else if counted < FEW {
         Check::new("enough", Verdict::Bad, finding)
-            .advise("record for longer or at a higher rate: -F 9973")
+            .advise(format!("record for longer: {}", duration(enough_ns)))
     } else if widest > WIDE {
         let verdict = if widest > TOO_WIDE { Verdict::Bad } else { Verdict::Look };
         let (of, advice) = if widest > in_recording {

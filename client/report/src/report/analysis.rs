@@ -65,7 +65,7 @@ const SEVERE: f64 = 75.0;
 pub(crate) struct Analysis {
     /// Where most is, of a profile without a finding about a function.
     pub(crate) most: Option<String>,
-    /// The highest score first.
+    /// Those of functions first, and of these the highest score.
     pub(crate) findings: Vec<Finding>,
     /// The rules that found nothing.
     pub(crate) quiet: Vec<&'static str>,
@@ -197,8 +197,9 @@ impl Analysis {
                 Err(why) => analysis.unchecked.push(Unchecked { rule: name, why }),
             }
         }
-        // Stable: equal scores stay in the order of the rules.
-        analysis.findings.sort_by_key(|finding| std::cmp::Reverse(finding.score));
+        // The answer first. Stable: equal scores stay in the order of the rules.
+        let order = |finding: &Finding| (!finding.is_of_code(), std::cmp::Reverse(finding.score));
+        analysis.findings.sort_by_key(order);
         if !analysis.findings.iter().any(Finding::is_of_code) {
             analysis.most = text::the_most(report);
         }

@@ -4,6 +4,7 @@
 //! innermost call, its callees those of the outermost.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io::{self, Write};
 use std::str::FromStr;
@@ -14,6 +15,7 @@ use thiserror::Error;
 
 use super::Report;
 use super::labels::LabelId;
+use super::marks;
 use super::text::{Figures, NAME, label_name};
 use super::uncertainty::{Recorded, Unplaced};
 use super::units::{amount_with_unit, grouped};
@@ -37,7 +39,13 @@ impl FromStr for FunctionName {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(FunctionName { text: text.to_owned(), regex: Regex::new(text).ok() })
+        // A name as a table has it, which leaves something out.
+        let parts: Vec<String> = text.split('…').map(regex_lite::escape).collect();
+        let regex = match &parts[..] {
+            [_] => Regex::new(text),
+            parts => Regex::new(&format!("^{}$", parts.join(".*"))),
+        };
+        Ok(FunctionName { text: text.to_owned(), regex: regex.ok() })
     }
 }
 
@@ -211,8 +219,14 @@ impl Calls {
             direction,
             name: name.heading(report, &functions),
             total: tree.totals.first().copied().unwrap_or(0),
-            rows: tree.rows(report),
+            rows: tree.rows(report, direction),
         })
+    }
+
+    /// Whether one of the rows is this function's.
+    pub(super) fn shows(&self, report: &Report<'_>, function: FunctionId) -> bool {
+        let labels = report.labels.all();
+        self.rows.iter().any(|row| labels[row.label as usize].function == function)
     }
 
     pub(super) fn write(&self, report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
@@ -251,12 +265,14 @@ impl Calls {
         writeln!(out, "\n{own}{}{column}", figures.heading("total"))?;
         let room = report.options.columns.map(|all| figures.left(all, shares));
         let depths: Vec<u32> = shown.iter().map(|at| self.rows[*at].depth).collect();
-        let most = room.map_or(usize::MAX, |room| room / 2);
+        let most = room.map_or(MOST_BRANCHES, |room| room / 2);
         for (row, branch) in shown.iter().map(|at| &self.rows[*at]).zip(branches(&depths, most)) {
             let label = &report.labels.all()[row.label as usize];
             let name = match room {
                 None => label.text.as_str().into(),
-                Some(room) => label_name(report, label, room - branch.chars().count()),
+                Some(room) => {
+                    label_name(report, label, room.saturating_sub(branch.chars().count()))
+                }
             };
             let own = if has_own { figures.cells(row.own, &row.own_share) } else { String::new() };
             writeln!(out, "{own}{}{branch}{name}", figures.cells(row.total, &row.share))?;
@@ -290,6 +306,9 @@ impl Calls {
     }
 }
 
+/// The columns of branches where the text is as wide as it likes.
+const MOST_BRANCHES: usize = 200;
+
 /// What is drawn before the names of a tree's rows, whose depths are given in its order. The only
 /// child of a row stands below it without being indented; several are branches. Where the branches
 /// would take more than `most` columns, their number stands for the outer ones.
@@ -304,32 +323,36 @@ fn branches(depths: &[u32], most: usize) -> Vec<String> {
         })
         .collect();
     has_next.reverse();
-    // By depth, what the rows below begin with.
-    let mut below: Vec<String> = Vec::new();
+    // The levels that are branches, outermost first, and whether another one follows there.
+    let mut open: Vec<(u32, bool)> = Vec::new();
     let mut before = None;
-    let row = |(depth, has_next): (&u32, bool)| {
-        below.truncate(*depth as usize);
-        let outer = below.last().cloned().unwrap_or_default();
-        let is_only = before.is_none_or(|before| before < *depth) && !has_next;
-        before = Some(*depth);
-        let (own, inner) = match (is_only, has_next) {
-            (true, _) => ("", ""),
-            (false, true) => ("├ ", "│ "),
-            (false, false) => ("└ ", "  "),
+    let row = |(&depth, has_next): (&u32, bool)| {
+        while open.pop_if(|(at, _)| *at >= depth).is_some() {}
+        let is_only = before.is_none_or(|before| before < depth) && !has_next;
+        before = Some(depth);
+        let own = match (is_only, has_next) {
+            (true, _) => "",
+            (false, true) => "├ ",
+            (false, false) => "└ ",
         };
-        below.push(format!("{outer}{inner}"));
-        format!("{outer}{own}")
-    };
-    let cut = |branch: String| {
-        let width = branch.chars().count();
-        if width <= most {
-            return branch;
+        let levels = open.len() + usize::from(!is_only);
+        let (mut text, mut kept) = (String::new(), levels);
+        if 2 * levels > most {
+            text = format!("{levels}…");
+            kept = most.saturating_sub(text.chars().count()) / 2;
+            text.truncate(if text.chars().count() > most { 0 } else { text.len() });
         }
-        let level = format!("{}…", width / 2);
-        let kept = most.saturating_sub(level.chars().count());
-        level + &branch.chars().skip(width - kept.min(width)).collect::<String>()
+        let outer = kept.saturating_sub(usize::from(!is_only)).min(open.len());
+        for (_, has_next) in &open[open.len() - outer..] {
+            text += if *has_next { "│ " } else { "  " };
+        }
+        text += if kept == 0 { "" } else { own };
+        if !is_only {
+            open.push((depth, has_next));
+        }
+        text
     };
-    depths.iter().zip(has_next).map(row).map(cut).collect()
+    depths.iter().zip(has_next).map(row).collect()
 }
 
 /// `calls` in the JSON report.
@@ -360,6 +383,10 @@ struct Tree {
     totals: Vec<u64>,
     /// Of the totals, late samples.
     late: Vec<u64>,
+    /// Samples of broken and truncated stacks: those that end with the mark at the node, and those
+    /// that a row below the node may have too.
+    marked: Vec<u64>,
+    cuts: Vec<u64>,
 }
 
 impl Tree {
@@ -367,10 +394,12 @@ impl Tree {
         let profile = report.symbolized.profile();
         let mut tree = StackTree::new();
         let mut counts: Vec<(NodeId, u64, bool)> = Vec::new();
+        let mut cut: Vec<(NodeId, u64)> = Vec::new();
         let mut labels = Vec::new();
         for sample in report.shown_samples() {
             labels.clear();
             let frames = profile.stack(sample.node);
+            let root = profile.stack(sample.node).last();
             labels.extend(frames.flat_map(|frame| report.labels.of_frame(frame)));
             let is_meant = |label: &LabelId| {
                 functions.contains(&report.labels.all()[*label as usize].function)
@@ -392,13 +421,25 @@ impl Tree {
             let is_late =
                 leaf.map(|leaf| profile.frame(leaf)) == Some(Frame::Special(SpecialFrame::Late));
             counts.push((end, sample.count, is_late));
+            let is_cut = root.is_some_and(|root| marks::is_cut(profile.frame(root)));
+            if is_cut && direction == Direction::Callers {
+                cut.push((end, sample.count));
+            }
         }
         let mut found = Tree {
             owns: vec![0; tree.node_count()],
             totals: vec![0; tree.node_count()],
             late: vec![0; tree.node_count()],
+            marked: vec![0; tree.node_count()],
+            cuts: vec![0; tree.node_count()],
             tree,
         };
+        for (end, count) in cut {
+            let caller = found.tree.parent(end).unwrap_or(NodeId::ROOT);
+            for sum in [&mut found.marked[end.index()], &mut found.cuts[caller.index()]] {
+                *sum = sum.saturating_add(count);
+            }
+        }
         for (end, count, is_late) in counts {
             let at = end.index();
             found.owns[at] = found.owns[at].saturating_add(count);
@@ -407,6 +448,10 @@ impl Tree {
             }
         }
         found.totals.clone_from(&found.owns);
+        for (node, parent, _) in found.tree.iter() {
+            found.cuts[node.index()] =
+                found.cuts[node.index()].saturating_add(found.cuts[parent.index()]);
+        }
         for (node, parent, _) in found.tree.iter().rev() {
             for sums in [&mut found.totals, &mut found.late] {
                 sums[parent.index()] = sums[parent.index()].saturating_add(sums[node.index()]);
@@ -415,7 +460,7 @@ impl Tree {
         found
     }
 
-    fn rows(&self, report: &Report<'_>) -> Vec<Row> {
+    fn rows(&self, report: &Report<'_>, direction: Direction) -> Vec<Row> {
         let profile = report.symbolized.profile();
         let all = Recorded {
             count: report.weights.recorded,
@@ -423,10 +468,22 @@ impl Tree {
             unplaced: Unplaced::of(profile),
         };
         let table = report.functions();
+        let function = |label: LabelId| &report.labels.all()[label as usize];
+        let in_cut = table.rows.iter().map(|row| (row.label, row.total - row.in_whole));
+        let in_cut: HashMap<LabelId, u64> = in_cut.collect();
         let share = |node: NodeId, depth, label| {
             let total = self.totals[node.index()];
-            let of_root = (depth == 1).then(|| table.total_share(&[label], total)).flatten();
-            of_root.unwrap_or_else(|| all.share(total, self.late[node.index()]))
+            let of_root = table.total_share(&[function(label).function], total);
+            of_root.filter(|_| depth == 1).unwrap_or_else(|| {
+                let caller = self.tree.parent(node).unwrap_or(NodeId::ROOT);
+                let cut = match direction {
+                    Direction::Callers => self.cuts[caller.index()],
+                    // That they are calls from the function is not seen.
+                    Direction::Callees => in_cut.get(&label).copied().unwrap_or(0),
+                };
+                let in_whole = total.saturating_sub(self.marked[node.index()]);
+                all.with_cut(all.share(total, self.late[node.index()]), total, in_whole, cut)
+            })
         };
         let children = unikprof_profile::profile::ChildLists::of(&self.tree, |_| true);
         let mut open = vec![(NodeId::ROOT, 0)];
@@ -439,7 +496,7 @@ impl Tree {
                     own: self.owns[node.index()],
                     total: self.totals[node.index()],
                     own_share: all.share(self.owns[node.index()], 0),
-                    share: share(node, depth, report.labels.all()[label as usize].function),
+                    share: share(node, depth, label),
                 });
             }
             let mut below: Vec<NodeId> = children.of_node(node).to_vec();
@@ -472,6 +529,56 @@ mod tests {
         let drawn = branches(&deep, 6);
         assert_eq!(drawn[2..8], ["│ ├ ", "│ │ ├ ", "4…│ ├ ", "5…│ ├ ", "6…│ ├ ", "7…│ ├ "]);
         assert_eq!(drawn[8], "7…│ └ ");
+        // Nothing fits, and nothing is cut in two.
+        for most in 0..6 {
+            let drawn = branches(&deep, most);
+            assert!(drawn.iter().all(|it| it.chars().count() <= most), "{most}: {drawn:?}");
+        }
+        let many: Vec<u32> = (0..10_000).chain((1..10_000).rev()).collect();
+        assert!(branches(&many, 40).iter().all(|it| it.chars().count() <= 40));
+    }
+
+    /// Guards intervals of callers that leave out what broken stacks lack, and a filter that makes
+    /// intervals narrow by leaving those stacks out.
+    #[test]
+    fn callers_may_be_among_those_that_broken_stacks_lack() {
+        const BROKEN: Frame = Frame::Special(SpecialFrame::Broken);
+        let mut builder = ProfileBuilder::new();
+        let (leaf, main) = (Frame::leaf(0x1000), Frame::caller(0x2000));
+        builder.add_stack(0, 700, &[leaf, main]).unwrap();
+        builder.add_stack(0, 100, &[Frame::leaf(0x3000), main]).unwrap();
+        builder.add_stack(0, 200, &[leaf, BROKEN]).unwrap();
+        let profile = builder.finish();
+        let symbolized = unikprof_profile::symbols::Symbolizer::default().resolve(&profile);
+        let symbolized = symbolized.unwrap();
+        let report = Report::new(&symbolized, ReportOptions::default());
+        let name = |total| {
+            let row = report.functions().rows.iter().find(|row| row.total == total);
+            row.unwrap().text.clone()
+        };
+        let of = |total| format!("^{}$", name(total)).parse::<FunctionName>().unwrap();
+        let calls = Calls::of(&report, &of(900), Direction::Callers).unwrap();
+        let ends = |row: &Row| {
+            let plain = Interval::wilson(row.total, 1_000);
+            let more = |end: f64| (end * 1_000.0).round();
+            (row.total, more(row.share.low - plain.low), more(row.share.high - plain.high))
+        };
+        let found: Vec<_> = calls.rows.iter().map(ends).collect();
+        assert_eq!(found, [(900, 0.0, 0.0), (700, 0.0, 200.0), (200, 0.0, 0.0)]);
+
+        let options = ReportOptions { focus: Some(of(800)), ..ReportOptions::default() };
+        let focused = Report::new(&symbolized, options);
+        let share = |report: &Report<'_>| {
+            let rows = &report.functions().rows;
+            rows.iter().find(|row| row.total == 800).unwrap().total_share
+        };
+        assert_eq!(share(&focused), share(&report));
+
+        for columns in 1..100 {
+            let options = ReportOptions { columns: Some(columns), ..ReportOptions::default() };
+            let narrow = Report::new(&symbolized, options);
+            calls.write(&narrow, &mut Vec::new()).unwrap();
+        }
     }
 
     /// A report of a stack with each of these functions, at the line of its number.
@@ -544,6 +651,8 @@ mod tests {
                 ("web::poll::{closure}", vec![3, 4]),
                 ("helper", vec![5]),
                 ("helper (b.c)", vec![6]),
+                // As a table shortens it.
+                ("w…ll::{closure#1}", vec![4]),
             ] {
                 assert_eq!(found(report, text), Ok(expected), "{text}");
             }

@@ -3,13 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use unikprof_profile::profile::{Frame, FrameId, Interval, SpecialFrame, Unit};
+use unikprof_profile::profile::{FrameId, Interval, Unit};
 use unikprof_profile::symbols::{FileId, FunctionId};
 
 use super::Report;
 use super::filter::shown_symbols;
 use super::heap::{HeapTable, RowAmounts};
 use super::labels::LabelId;
+use super::marks::{Marked, is_cut};
 use super::uncertainty::{LongRun, Of, Recorded, Unplaced, clustered, late_samples};
 
 /// How many rows of each order are looked at for [bursts](FunctionTable::long_run).
@@ -39,6 +40,8 @@ pub struct FunctionTable {
     pub(crate) whole: u64,
     /// The total count of all recorded stacks, to which the shares refer.
     pub recorded: u64,
+    /// Of all recorded stacks, those that lack callers: broken and truncated ones.
+    pub(super) cut: u64,
     /// The unit of these counts and of the rows' counts.
     pub(crate) unit: Unit,
     /// The first share among those of the first rows, by own samples and by total, whose samples
@@ -86,7 +89,8 @@ impl FunctionTable {
         };
         let heap = HeapTable::of(report);
         let all = Recorded { count: recorded, unit, unplaced };
-        let cut = report.weights.shown.saturating_sub(whole);
+        let marked = Marked::of(report.symbolized.profile());
+        let cut = marked.broken.saturating_add(marked.truncated);
         let late = |label: usize| late.get(&(label as LabelId)).copied().unwrap_or(0);
         let mut rows: Vec<FunctionRow> = sums
             .iter()
@@ -129,6 +133,7 @@ impl FunctionTable {
         let asked: Vec<_> = own.chain(total).collect();
         FunctionTable {
             whole,
+            cut,
             long_run: clustered(report, &all, &asked),
             rows,
             shown: report.weights.shown,
@@ -192,8 +197,7 @@ fn sums(report: &Report<'_>) -> (Vec<Sum>, Vec<(u64, u64)>, u64) {
         path.clear();
         let mut is_whole = true;
         for frame in profile.stack(sample.node) {
-            use SpecialFrame::{Broken, Truncated};
-            is_whole &= !matches!(profile.frame(frame), Frame::Special(Broken | Truncated));
+            is_whole &= !is_cut(profile.frame(frame));
             if path.is_empty() {
                 add(&mut ends[frame.index()], sample.count);
             }

@@ -121,6 +121,7 @@
 //!   most samples. Shares refer to `samples.recorded`; intervals are 95 % intervals (Wilson) of
 //!   what ran in this recording. If many samples have no known place, they are wider and there is a
 //!   warning.
+//! - `most` is a sentence: where most is, if no finding is about a function.
 //! - `long_run` warns that another recording may differ by more than the intervals: the samples of
 //!   `function` come in bursts, and its share, `of` `self` or `total`, is expected in this wider
 //!   `interval`. It is the first such share of the first rows, or `null`.

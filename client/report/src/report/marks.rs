@@ -20,6 +20,11 @@ pub(crate) struct Marked {
     pub(crate) blocked: u64,
 }
 
+/// Whether stacks with this frame at their root lack callers.
+pub(super) fn is_cut(root: Frame) -> bool {
+    matches!(root, Frame::Special(SpecialFrame::Broken | SpecialFrame::Truncated))
+}
+
 impl Marked {
     pub(crate) fn of(profile: &Profile) -> Marked {
         let tree = profile.tree();

@@ -79,7 +79,7 @@ impl RunningTable {
         self.mode = profile.recording().mode;
         self.length_ns = self.length_ns.saturating_add(profile.recording().elapsed_ns);
         self.recorded = self.recorded.saturating_add(table.recorded);
-        self.cut = self.cut.saturating_add(table.recorded.saturating_sub(table.whole));
+        self.cut = self.cut.saturating_add(table.cut);
         for vcpu in profile.vcpus() {
             let sum = self.counters.entry(vcpu.vcpu).or_default();
             *sum = sum.plus(&vcpu.counters);

@@ -93,11 +93,10 @@ fn write_lines(report: &Report<'_>, accounting: bool, out: &mut impl Write) -> i
         seconds::write(report, &view, out)?;
     } else if let Some(calls) = &report.calls {
         calls.write(report, out)?;
-        write_long_run(table, out)?;
+        write_long_run(report, |row| calls.shows(report, row.function), out)?;
         write_shown(report, table, out)?;
     } else if let Some(annotation) = &report.annotation {
         annotation.write(report, out)?;
-        write_long_run(table, out)?;
         write_shown(report, table, out)?;
     } else {
         let analysis = Analysis::of(report);
@@ -209,7 +208,8 @@ fn write_functions(
         }
     );
     writeln!(out, "\n{title}")?;
-    write_long_run(table, out)?;
+    let is_shown = |one: &FunctionRow| rows[..top].iter().any(|row| row.label == one.label);
+    write_long_run(report, is_shown, out)?;
     write_shown(report, table, out)?;
     if top == 0 {
         return Ok(());
@@ -272,8 +272,20 @@ impl<'r> Rows<'r> {
     }
 }
 
-fn write_long_run(table: &FunctionTable, out: &mut impl Write) -> io::Result<()> {
-    warnings::about_long_run(table).map_or(Ok(()), |line| writeln!(out, "{line}"))
+fn write_long_run(
+    report: &Report<'_>,
+    is_shown: impl Fn(&FunctionRow) -> bool,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let Some(line) = warnings::about_long_run(report.functions(), is_shown) else {
+        return Ok(());
+    };
+    let columns = report.options.columns.unwrap_or(DEFAULT_COLUMNS);
+    let name = name_columns(report).unwrap_or(usize::MAX);
+    let fits = |text: &str| text.chars().count() <= columns;
+    let mut text = String::new();
+    paragraph(&mut text, "", &shorten::as_in_table(&line, name, fits), columns);
+    out.write_all(text.as_bytes())
 }
 
 /// What the filters leave, if there are any.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::functions::FunctionTable;
+use super::functions::{FunctionRow, FunctionTable};
 use super::text::ends;
 use super::uncertainty::{LongRun, Of, Unplaced};
 use super::units::{amount_with_unit, grouped, percent, share, size};
@@ -46,7 +46,9 @@ impl Costs {
     pub(crate) fn of(profile: &Profile) -> Option<Costs> {
         let info = profile.recording();
         let sampling = profile.cost_share().filter(|_| info.ring.is_none())?;
-        let server = info.server_ns as f64 / info.elapsed_ns.max(1) as f64;
+        // Of guests side by side the time is that of the longest, and the work that of all.
+        let guests = info.guests.len().max(1) as f64;
+        let server = info.server_ns as f64 / info.elapsed_ns.max(1) as f64 / guests;
         Some(Costs { sampling, server })
     }
 
@@ -276,13 +278,20 @@ pub fn caller_table_warning(uses_held: bool) -> &'static str {
 pub(crate) const STILL_CORRECT: &str = "shares stay correct";
 
 /// How far another recording may differ, if by more than the intervals of this one.
-pub fn about_long_run(table: &FunctionTable) -> Option<String> {
+/// `None` for a function that is not shown.
+pub fn about_long_run(
+    table: &FunctionTable,
+    is_shown: impl Fn(&FunctionRow) -> bool,
+) -> Option<String> {
     let LongRun { row, of, share } = table.long_run?;
+    if !is_shown(&table.rows[row]) {
+        return None;
+    }
     Some(format!(
         "another recording may differ by more: in the long run `{}`{} has {} %",
         table.rows[row].text,
         match of {
-            Of::Own => "",
+            Of::Own => " itself",
             Of::Total => " with what it calls",
         },
         ends(&share, " to ")

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::super::text::{ends, name_columns};
 use super::super::{DEFAULT_COLUMNS, Report, shorten};
-use super::{Analysis, Finding, Subject, dominating};
+use super::{Analysis, Subject, dominating};
 use crate::finding::paragraph;
 use unikprof_profile::profile::{Interval, Unit};
 use unikprof_profile::symbols::FunctionKind;
@@ -83,9 +83,7 @@ impl Analysis {
         let columns = report.options.columns.unwrap_or(DEFAULT_COLUMNS);
         const MOST: usize = 3;
         let is_news = |text: &&String| !warnings.iter().any(|it| it.starts_with(*text));
-        let mut found: Vec<&Finding> = self.findings.iter().collect();
-        found.sort_by_key(|found| !found.is_of_code());
-        let found = found.into_iter().map(|found| &found.finding).filter(is_news);
+        let found = self.findings.iter().map(|found| &found.finding).filter(is_news);
         let lines: Vec<&String> = self.most.iter().chain(found).take(MOST).collect();
         if lines.is_empty() {
             return Ok(());
@@ -102,7 +100,8 @@ impl Analysis {
         let mut text = String::new();
         for line in lines {
             let fits = |text: &str| text.chars().count() + 2 <= columns;
-            paragraph(&mut text, "  ", &shorten::as_in_table(line, name, fits), columns);
+            let line = shorten::names_in(&shorten::as_in_table(line, name, fits), NAME, fits);
+            paragraph(&mut text, "  ", &line, columns);
         }
         out.write_all(text.as_bytes())
     }
