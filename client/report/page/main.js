@@ -684,8 +684,8 @@ class Page extends Shell {
   }
 
   /**
-   * What intervals of the shown part are computed with: samples without a known place, late ones by label, the counts of whole
-   * stacks, and how many samples are of others.
+   * What intervals of the shown part are computed with: samples without a known place, the mark of late ones, these by label,
+   * the counts of whole stacks, and how many samples are of others.
    */
   certainty() {
     const { tree, labels } = this.shownModel;
@@ -700,7 +700,7 @@ class Page extends Shell {
       }
     }
     const whole = this.nodeCounts(this.recording.whole(this.shown.own), this.shownModel);
-    return { recorded, unknown, late, whole, cut: this.now.total[0] - whole.total[0] };
+    return { recorded, unknown, mark, late, whole, cut: this.now.total[0] - whole.total[0] };
   }
 
   /** Which changes of self are more than chance explains. */
@@ -876,9 +876,8 @@ class Page extends Shell {
   /** The interval of a cell's share. */
   cellInterval(node, total, part) {
     if (this.recording.unit !== "samples" || node === 0) return null;
-    const { recorded, unknown, whole, cut } = this.certainty();
+    const { recorded, unknown, mark, whole, cut } = this.certainty();
     let [late, inWhole] = [0, 0];
-    const mark = part.labels.findIndex((label) => label.kind === "special" && label.name === "[sample arrived late]");
     const { tree } = this.shownModel;
     const goesThrough = this.throughCell(node, part);
     for (let at = 1; at < tree.length; at += 1) {
