@@ -44,9 +44,8 @@ impl Slice {
             let all_ns = sum(all.into_iter().flatten().map(|ns| ns as f64));
             Some((kind(times)? as f64, all_ns.max(*ns as f64)))
         });
-        let (part_ns, time_ns) = known.fold((0.0, 0.0), |(part_ns, time_ns), (part, time)| {
-            (part_ns + part, time_ns + time)
-        });
+        let (part_ns, time_ns) = known
+            .fold((0.0, 0.0), |(part_ns, time_ns), (part, time)| (part_ns + part, time_ns + time));
         (time_ns > 0.0).then(|| part_ns / time_ns)
     }
 }
