@@ -43,7 +43,7 @@ pub(crate) use join::{Join, JoinedRecording};
 pub use moment::{Extent, Moment, MomentError};
 pub use order::{RingOrder, RingOrderError, RingPart};
 pub use recording_spans::RecordingSpan;
-pub use slices::{Slice, step_ns};
+pub use slices::{Slice, slice_windows, step_ns};
 pub use spans::{Nesting, SpanFilter, SpanOf, SpanTable, TraceIds};
 pub use sparkline::sparkline;
 pub use ticks::{Outcome, Tick};

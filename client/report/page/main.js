@@ -7,7 +7,7 @@ import { amount, amountWithUnit, duration, grouped, moduleOf, moment, percent, s
 import { Recording } from "./selection.js";
 import { $, Shell, startPage } from "./shell.js";
 import { COLORS, MERGES, VIEWS } from "./state.js";
-import { change, interval, significant, sumsOf, unplaced } from "./statistics.js";
+import { change, interval, significant, sumsOf, unplaced, withCut } from "./statistics.js";
 import { element, ends, functionTable, legendEntry, matchesOf, placeOf, replaceList, rowsOf, showTip } from "./tables.js";
 import { Tracks } from "./tracks.js";
 import { callees, callers, carry, carryPart, derive } from "./tree.js";
@@ -674,14 +674,20 @@ class Page extends Shell {
   }
 
   addIntervals(rows) {
-    const { recorded, unknown, late } = this.certainty();
+    const { recorded, unknown, late, whole, cut } = this.certainty();
+    const { tree, labels } = this.shownModel;
+    const { total: inWhole } = tree.functions(whole.own, whole.total, labels.length);
     for (const row of rows) {
+      const total = interval(row.total, recorded, unknown, late[row.label]);
       row.ownInterval = interval(row.own, recorded, unknown, 0);
-      row.totalInterval = interval(row.total, recorded, unknown, late[row.label]);
+      row.totalInterval = withCut(total, row.total, inWhole[row.label], cut, recorded);
     }
   }
 
-  /** What intervals of the shown part are computed with: samples without a known place, and late ones by label. */
+  /**
+   * What intervals of the shown part are computed with: samples without a known place, the mark of late ones, these by label,
+   * the counts of whole stacks, and how many samples are of others.
+   */
   certainty() {
     const { tree, labels } = this.shownModel;
     const { counters, recorded } = this.shown;
@@ -694,7 +700,8 @@ class Page extends Shell {
         for (const label of new Set(tree.path(node))) late[label] += this.now.own[node];
       }
     }
-    return { recorded, unknown, late };
+    const whole = this.nodeCounts(this.recording.whole(this.shown.own), this.shownModel);
+    return { recorded, unknown, mark, late, whole, cut: this.now.total[0] - whole.total[0] };
   }
 
   /** Which changes of self are more than chance explains. */
@@ -870,15 +877,19 @@ class Page extends Shell {
   /** The interval of a cell's share. */
   cellInterval(node, total, part) {
     if (this.recording.unit !== "samples" || node === 0) return null;
-    const { recorded, unknown } = this.certainty();
-    let late = 0;
-    const mark = part.labels.findIndex((label) => label.kind === "special" && label.name === "[sample arrived late]");
-    if (unknown && mark >= 0) {
-      const { tree } = this.shownModel;
-      const goesThrough = this.throughCell(node, part);
-      for (let at = 1; at < tree.length; at += 1) if (tree.label[at] === mark && goesThrough(at)) late += this.now.own[at];
+    const { recorded, unknown, mark, whole, cut } = this.certainty();
+    let [late, inWhole] = [0, 0];
+    const { tree } = this.shownModel;
+    const goesThrough = this.throughCell(node, part);
+    for (let at = 1; at < tree.length; at += 1) {
+      if (!goesThrough(at)) continue;
+      inWhole += whole.own[at];
+      if (tree.label[at] === mark) late += this.now.own[at];
     }
-    return interval(total, recorded, unknown, late);
+    const range = interval(total, recorded, unknown, late);
+    // A cell of the whole tree that lies below a mark is nowhere else.
+    const isBelowMark = !part.cells && inWhole === 0;
+    return isBelowMark ? range : withCut(range, total, inWhole, cut, recorded);
   }
 
   /** How the share of a cell changed from the base, in words. */

@@ -93,6 +93,11 @@ export class Recording {
     return marks;
   }
 
+  /** The counts of nodes in whole stacks, which are neither broken nor truncated. */
+  whole(own) {
+    return this.hasMarks ? own.map((count, node) => (this.marks[node] === 0 ? count : 0)) : own;
+  }
+
   /** Each recording's ticks and waits. A tick's vCPU is its place among all: the numbers of vCPUs may be any. */
   readTicks() {
     const { tick_at: at, tick_vcpu: vcpu, tick_outcome: outcome, tick_node: node, tick_entered: entered, wait_ns: ns, wait_count: count, wait_flags: flags } = this.columns;

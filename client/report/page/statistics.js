@@ -67,6 +67,15 @@ export function interval(hits, samples, unknown, inDoubt) {
   ];
 }
 
+/**
+ * The interval of a total, `inWhole` of it in whole stacks, widened by what the callers that broken and truncated stacks lack
+ * could change: so many samples are `cut`.
+ */
+export function withCut([low, high], total, inWhole, cut, samples) {
+  const hidden = Math.max(cut - (total - inWhole), 0) / Math.max(samples, 1);
+  return [low, hidden > NOTABLE ? Math.min(high + hidden, 1) : high];
+}
+
 /** The variance of a share between the parts of the time, or of independent samples where that is more. */
 function variance({ parts, samples, samples2, hits, hits2, both }) {
   const share = hits / samples;

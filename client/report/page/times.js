@@ -41,10 +41,11 @@ export class Times {
     return [part(0), other(1), other(2), other(3)];
   }
 
-  /** The same as shares of the window's length, for drawing. */
+  /** The same as shares of the window's length, for drawing; together at most 1, also where a host measured more. */
   shares(from, to) {
     const time = this.ofWindow(from, to);
-    return time === null ? null : time.map((ns) => (ns ?? 0) / (to - from));
+    const all = time?.reduce((sum, ns) => sum + ns, 0);
+    return time?.map((ns) => ns / Math.max(all, to - from)) ?? null;
   }
 
   gap(at) {

@@ -36,12 +36,16 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// The share of a kind of time in the time that the rings cover; `None` if none does.
+    /// The share of a kind of time in the time that the rings cover; `None` if none does. The
+    /// shares of all kinds are at most 1 together, also where a host measured more.
     pub fn share_of_time(&self, kind: impl Fn(&Runstate) -> Option<u64>) -> Option<f64> {
-        let known = self.runstates.iter().filter_map(|(times, ns)| Some((kind(times)?, *ns)));
-        let (part_ns, time_ns) = known.fold((0.0, 0.0), |(part_ns, time_ns), (part, time)| {
-            (part_ns + part as f64, time_ns + time as f64)
+        let known = self.runstates.iter().filter_map(|(times, ns)| {
+            let all = [times.running_ns, times.runnable_ns, times.blocked_ns, times.offline_ns];
+            let all_ns = sum(all.into_iter().flatten().map(|ns| ns as f64));
+            Some((kind(times)? as f64, all_ns.max(*ns as f64)))
         });
+        let (part_ns, time_ns) = known
+            .fold((0.0, 0.0), |(part_ns, time_ns), (part, time)| (part_ns + part, time_ns + time));
         (time_ns > 0.0).then(|| part_ns / time_ns)
     }
 }
@@ -103,7 +107,7 @@ impl Timeline {
                 stacks: stacks.into_iter().collect(),
             }
         };
-        parts(window, step_ns).map(slice).collect()
+        slice_windows(window, step_ns).map(slice).collect()
     }
 }
 
@@ -120,8 +124,8 @@ impl Timeline {
     }
 }
 
-/// The windows of the slices, in the order of time.
-fn parts(window: Window, step_ns: u64) -> impl Iterator<Item = Window> {
+/// The windows of a window's slices, in the order of time.
+pub fn slice_windows(window: Window, step_ns: u64) -> impl Iterator<Item = Window> {
     let step_ns = step_ns.max(1);
     let (whole, rest_ns) = (window.length_ns() / step_ns, window.length_ns() % step_ns);
     // A crumb at the end belongs to the slice before it: its own rates would tell nothing.

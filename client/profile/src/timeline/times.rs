@@ -25,6 +25,13 @@ struct Told {
     sums: Sums,
 }
 
+impl Told {
+    /// By how much each kind of time grew until a later moment.
+    fn grown_to(&self, later: &Told) -> Sums {
+        [0, 1, 2, 3].map(|kind| later.sums[kind].saturating_sub(self.sums[kind]))
+    }
+}
+
 impl Times {
     pub(super) fn of(ring: &Ring) -> Times {
         let outside = ring.told.iter();
@@ -50,6 +57,9 @@ impl Times {
             }
         }
         told.sort_by_key(|told| told.at_ns);
+        for near in told.chunk_by_mut(|one, next| next.at_ns - one.at_ns <= APART_NS) {
+            spread_excess(near);
+        }
         Times { told, tells_states }
     }
 
@@ -124,11 +134,48 @@ impl Times {
         let step = u128::from(next.at_ns - before.at_ns).max(1);
         let passed = u128::from(at_ns - before.at_ns);
         let mut sums = before.sums;
-        for (sum, next) in sums.iter_mut().zip(next.sums) {
-            let grown = u128::from(next.saturating_sub(*sum)) * passed / step;
+        for (sum, grown) in sums.iter_mut().zip(before.grown_to(next)) {
+            let grown = u128::from(grown) * passed / step;
             *sum = sum.saturating_add(u64::try_from(grown).unwrap_or(u64::MAX));
         }
         Some(sums)
+    }
+}
+
+/// Moves what grew by more than the time that passed to the moments before, and where these have no
+/// room to those after. A hosted kernel counts a wait for a processor when the wait ends, which may
+/// be some moments after it began. What grew from the first moment to the last stays.
+fn spread_excess(told: &mut [Told]) {
+    let [first, .., last] = told else {
+        return;
+    };
+    let whole = u128::from(last.at_ns - first.at_ns).max(1);
+    // More than the whole time has no place anywhere: all parts have the same share of it.
+    let all = whole.max(first.grown_to(last).into_iter().map(u128::from).sum());
+    let excess = |from: &Told, to: &Told| {
+        let room = u128::from(to.at_ns - from.at_ns).saturating_mul(all).div_ceil(whole);
+        let grown = from.grown_to(to);
+        let sum: u128 = grown.into_iter().map(u128::from).sum();
+        let mut beyond = sum.saturating_sub(room);
+        let mut excess = [0; 4];
+        // The waits for a processor first.
+        for kind in [1, 0, 2, 3] {
+            excess[kind] = u64::try_from(beyond).unwrap_or(u64::MAX).min(grown[kind]);
+            beyond -= u128::from(excess[kind]);
+        }
+        excess
+    };
+    for at in (2..told.len()).rev() {
+        let excess = excess(&told[at - 1], &told[at]);
+        for (sum, moved) in told[at - 1].sums.iter_mut().zip(excess) {
+            *sum += moved;
+        }
+    }
+    for at in 1..told.len() - 1 {
+        let excess = excess(&told[at - 1], &told[at]);
+        for (sum, moved) in told[at].sums.iter_mut().zip(excess) {
+            *sum -= moved;
+        }
     }
 }
 
@@ -192,6 +239,36 @@ mod tests {
         let end = times.of_window(Window::new(20, 40)).unwrap();
         assert_eq!((end.running_ns, end.blocked_ns), (Some(5), Some(10)));
         assert_eq!(times.of_window(Window::new(0, 10)).unwrap().running_ns, Some(10));
+    }
+
+    /// Guards 124.9 % of all time that is stolen: a wait of 900 ms is counted when it ends.
+    #[test]
+    fn a_wait_that_is_counted_late_lies_before_that() {
+        let told = [
+            (1_000, [0, 0, 0, 0]),
+            (1_400, [100, 0, 0, 0]),
+            (2_000, [100, 0, 0, 0]),
+            (2_100, [200, 900, 0, 0]),
+            (2_600, [700, 900, 0, 0]),
+        ];
+        let times = Times::of(&ring(&told));
+        let of = |from, to| {
+            let part = times.of_window(Window::new(from, to)).unwrap();
+            [part.running_ns.unwrap(), part.runnable_ns.unwrap()]
+        };
+        assert_eq!(of(1_000, 1_400), [100, 300]);
+        assert_eq!(of(1_400, 2_000), [0, 600]);
+        assert_eq!(of(2_000, 2_100), [100, 0]);
+        assert_eq!(of(2_100, 2_600), [500, 0]);
+        assert_eq!(of(1_000, 2_600), [700, 900], "the sum stays");
+        // What began before the first moment, or was read later than noted, goes on behind it.
+        let times = Times::of(&ring(&[(0, [0; 4]), (10, [5, 25, 0, 0]), (40, [10, 30, 0, 0])]));
+        let first = times.of_window(Window::new(0, 10)).unwrap();
+        assert_eq!((first.running_ns, first.runnable_ns), (Some(5), Some(5)));
+        // More than the time that passed has no room anywhere.
+        let times = Times::of(&ring(&[(0, [0; 4]), (10, [0, 20, 0, 0]), (20, [0, 30, 0, 0])]));
+        let half = |from| times.of_window(Window::new(from, from + 10)).unwrap().runnable_ns;
+        assert_eq!([0, 10].map(half), [Some(15); 2]);
     }
 
     /// While the agent's thread is not run, no times are recorded: those seconds differ from each

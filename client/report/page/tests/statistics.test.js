@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { change, interval, significant, student, sumsOf, unplaced, wilson } from "../statistics.js";
+import { Recording } from "../selection.js";
+import { change, interval, significant, student, sumsOf, unplaced, wilson, withCut } from "../statistics.js";
 
 const near = (found, expected, most = 5e-5) => assert.ok(Math.abs(found - expected) < most, `${found}, expected ${expected}`);
 
@@ -27,6 +28,31 @@ test("unplaced samples widen an interval by their worst case", () => {
   // 40 of 60 ticks are missing, and chance explains as many of 1,000 samples of both kinds.
   const wall = { ...counters, missing: 35, missing_blocked: -5, ticks: 20, blocked: 940, overflow: 0, lost: 0, masked: 0, late: 0 };
   assert.equal(unplaced([wall], "wall", 960).missing, 40);
+});
+
+test("a function may be among the callers that broken stacks lack", () => {
+  const [main, leaf, other, broken] = [0, 1, 2, 3];
+  const labels = ["main", "leaf", "other", "[broken]"].map((name, at) => [name, at === broken ? "special" : "function", 0, 0, 0]);
+  const columns = { node_depth: [1, 2, 1, 1, 2], node_label: [main, leaf, other, broken, leaf], node_way: [0, 0, 0, 0, 0] };
+  const head = { report: { recording: { mode: "cpu", unit: "samples", period_ns: 1 }, vcpus: [] }, vcpus: [0], labels, images: [], files: [], time: null };
+  const recording = new Recording({ head, columns });
+  const { tree } = recording;
+  const totals = (own) => tree.functions(own, tree.totals(own), labels.length).total;
+  const high = (own) => {
+    const whole = recording.whole(own);
+    const [total, inWhole] = [own, whole].map(totals);
+    const samples = tree.totals(own)[0];
+    const cut = samples - tree.totals(whole)[0];
+    return [main, leaf, broken].map((label) => {
+      const range = interval(total[label], samples, null, 0);
+      const found = withCut(range, total[label], inWhole[label], cut, samples);
+      assert.equal(found[0], range[0]);
+      return Math.round((found[1] - range[1]) * 1000);
+    });
+  };
+  // The caller may be in all of the broken stacks; the leaf is, and the mark is they.
+  assert.deepEqual(high([0, 0, 700, 100, 0, 200]), [200, 0, 0]);
+  assert.deepEqual(high([0, 0, 880, 100, 0, 20]), [0, 0, 0], "too few to matter");
 });
 
 test("Benjamini and Hochberg's example keeps four of fifteen", () => {

@@ -15,6 +15,13 @@ test("time goes on evenly between two moments that the ring tells of", () => {
   assert.equal(new Times([0, 9 * S], [[0, S], [0, 0], [0, 0], [0, 0]], true).ofWindow(S, 2 * S), null, "too far apart");
 });
 
+test("shares are at most all of the time together", () => {
+  const times = new Times([0, S], [[0, S / 2], [0, 1.5 * S], [0, 0], [0, 0]], true);
+  assert.deepEqual(times.shares(0, S), [0.25, 0.75, 0, 0]);
+  assert.deepEqual(new Times([0, S], [[0, S / 2], [0, 0], [0, 0], [0, 0]], false).shares(0, S), [0.5, 0, 0, 0]);
+  assert.equal(times.shares(S, 2 * S), null);
+});
+
 test("a crumb at the end belongs to the part before it", () => {
   assert.deepEqual(partsOf(0, 3200, 32), { step: 100, count: 32 });
   assert.deepEqual(partsOf(0, 3201, 32), { step: 101, count: 32 });

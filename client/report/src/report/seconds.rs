@@ -14,7 +14,7 @@ use unikprof_profile::profile::Unit;
 use unikprof_profile::timeline::{Slice, WallClock, sparkline, step_ns};
 
 /// The maximum number of lines if no slice length is given.
-const LINES: u64 = 120;
+pub(super) const LINES: u64 = 120;
 
 /// So many columns behind the time since the start the names of the functions begin.
 const NAMES_BEHIND: usize = 54;

@@ -29,6 +29,8 @@ struct Guest {
     names: Vec<String>,
     counters: Counters,
     runstate: Runstate,
+    /// If true, all that is stolen is stolen in the last second, and the ring lacks the first ns.
+    steals_last: bool,
     unwind_table: bool,
     has_ring: bool,
     mode: Mode,
@@ -66,6 +68,7 @@ impl Guest {
                 blocked_ns: Some(11 * SECOND - SECOND / 10),
                 offline_ns: Some(0),
             },
+            steals_last: false,
             unwind_table: true,
             has_ring: true,
             mode: Mode::Cpu,
@@ -115,6 +118,7 @@ impl Guest {
         let mut known: Vec<&'static str> = Vec::new();
         let mut ring = Ring {
             read_at_ns: BEGAN + 20 * SECOND,
+            held_since_ns: if self.steals_last { BEGAN + 1 } else { 0 },
             records: self.events,
             told: vec![(BEGAN, [0; 4]), (BEGAN + 20 * SECOND, times(&self.runstate))],
             ..Ring::default()
@@ -122,7 +126,8 @@ impl Guest {
         // Told about once a second, as an agent does.
         for second in 1..20 {
             let part = |at: usize| times(&self.runstate)[at] / 20 * second;
-            ring.told.push((BEGAN + second * SECOND, [part(0), part(1), part(2), part(3)]));
+            let stolen = if self.steals_last { 0 } else { part(1) };
+            ring.told.push((BEGAN + second * SECOND, [part(0), stolen, part(2), part(3)]));
         }
         let mut numbers: HashMap<NodeId, u64> = HashMap::new();
         for (at_ns, is_late, stack) in &self.samples {
@@ -281,6 +286,23 @@ fn stolen_time_is_found_from_a_tenth_on() {
     has(&found, "work takes 1.7 times as long");
     has(&found, "most of all from");
     assert_eq!(found.windows.len(), 1);
+}
+
+/// Guards `from 0.00 s to 1.00 s` where all of it is stolen in the last second.
+#[test]
+fn the_last_second_counts_where_it_is_not_whole() {
+    let mut guest = Guest::healthy();
+    guest.steals_last = true;
+    guest.runstate = Runstate {
+        running_ns: Some(2 * SECOND),
+        runnable_ns: Some(9 * SECOND / 10),
+        blocked_ns: Some(0),
+        offline_ns: Some(0),
+    };
+    guest.analyze(|analysis, _| {
+        let found = analysis.findings.iter().find(|finding| finding.rule == "stolen").unwrap();
+        has(found, "most of all from 19.00 s to 20.00 s: 90.0 %");
+    });
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Time that the guest wanted and did not get, and time in which it heard of nothing.
 
 use super::super::marks;
+use super::super::seconds::LINES;
 use super::super::stack_warnings::{UNMASK_OR_STALL, where_late};
 use super::super::warnings::{LESS_STEAL, NOTABLE, STOLEN, stolen_words};
 use super::{Finding, Found, Subject, score};
 use unikprof_profile::profile::Interval;
+use unikprof_profile::timeline::{Window, slice_windows, step_ns};
 use unikprof_profile::units::{duration, grouped, percent};
 
 pub(super) const STOLEN_RULE: &str = "stolen";
@@ -15,10 +17,6 @@ const HALF: f64 = 0.5;
 
 /// What `doctor` calls bad: samples are off by as much.
 const MASKED_BADLY: f64 = 0.05;
-
-/// Times are recorded about once a second.
-const SECOND_NS: u64 = 1_000_000_000;
-const MOST_PARTS: u64 = 120;
 
 pub(super) fn stolen(subject: &Subject<'_>) -> Found {
     let Some(share) = subject.profile.runstate().stolen_share() else {
@@ -48,7 +46,9 @@ pub(super) fn stolen(subject: &Subject<'_>) -> Found {
         finding = finding.because(format!("vCPU {vcpu} lost most: {}", percent(most)));
     }
     if let Ok(time) = subject.time() {
-        let parts = time.parts(SECOND_NS, MOST_PARTS);
+        // The lines of `--timeline`.
+        let step_ns = step_ns(time.window, None, LINES);
+        let parts: Vec<Window> = slice_windows(time.window, step_ns).collect();
         let shares = time.view.timeline.stolen_shares(&parts);
         let known = parts.iter().zip(shares);
         let known = known.filter_map(|(part, share)| Some((time.of(*part), share?)));
