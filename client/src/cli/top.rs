@@ -54,6 +54,8 @@ const WAIT: Duration = Duration::from_millis(50);
 /// How long the guest is waited for at the end, before and after giving up: half of a second in
 /// all, so that a busy machine takes less than one.
 const LAST_WAIT: Duration = Duration::from_millis(250);
+/// The same without a screen, which a script has: nobody waits, and nothing is to be left behind.
+const PATIENT_WAIT: Duration = Duration::from_secs(5);
 const LAST_LOOK: Duration = Duration::from_millis(10);
 
 /// The longest window: its records are kept in memory.
@@ -219,14 +221,13 @@ pub(super) fn run(
         interrupt.raise_once();
         let has_ended = || {
             // By the clock: on a busy machine each sleep is longer than it should be.
-            let end = Instant::now() + LAST_WAIT;
+            let end = Instant::now() + if on_screen { LAST_WAIT } else { PATIENT_WAIT };
             while !follower.is_finished() && Instant::now() < end {
                 thread::sleep(LAST_LOOK);
             }
             follower.is_finished()
         };
-        // Elsewhere a second interrupt gives up.
-        let is_busy = on_screen && has_quit && !has_ended() && {
+        let is_busy = has_quit && !has_ended() && {
             // A guest that is gone does not answer, and one that is busy has much to name.
             interrupt.raise();
             !has_ended()
