@@ -47,7 +47,7 @@ export function analysisPane({ most, findings, quiet, unchecked }, labels, on) {
   return [
     element("h2", {}, "Analysis of the guest: ", element("span", { id: "found", textContent: head }),
       element("span", { id: "found-in", hidden: true, textContent: ", in the whole recording" })),
-    ...(most ? [element("p", { className: "most" }, ...linked(most, labels, on.onName))] : []),
+    ...(most ? [element("p", {}, ...linked(most, labels, on.onName))] : []),
     ...findings.map((found) => entry(found, labels, on)),
     ...(unchecked.length === 0 ? [] : [element("details", { className: "unchecked" },
       element("summary", { textContent: unchecked.length === 1 ? "1 rule not checked" : `${unchecked.length} rules not checked` }),

@@ -117,8 +117,8 @@ class Page extends Shell {
       `mode ${info.mode}`, rate, `${duration(info.elapsed_ns)} from ${started ?? "an unknown date"}`,
       info.architecture, `agent ${info.agent_version || "of unknown version"}`, ...filters,
     ].filter(Boolean).join(" · ");
-    const { findings } = report.analysis;
-    this.showWarnings(report.warnings.filter((text) => !findings.some(({ finding }) => text.startsWith(finding))));
+    const isNews = (text) => !report.analysis.findings.some(({ finding }) => text.startsWith(finding));
+    this.showWarnings(report.warnings.filter(isNews));
     $("analysis").append(...analysisPane(report.analysis, this.recording.labels, {
       onWindow: this.recording.time && ((window) => this.set({ window, base: null, zoom: null })),
       onName: (label) => this.select(label),
@@ -888,8 +888,7 @@ class Page extends Shell {
     }
     const range = interval(total, recorded, unknown, late);
     // A cell of the whole tree that lies below a mark is nowhere else.
-    const isBelowMark = !part.cells && inWhole === 0;
-    return isBelowMark ? range : withCut(range, total, inWhole, cut, recorded);
+    return part.cells || inWhole ? withCut(range, total, inWhole, cut, recorded) : range;
   }
 
   /** How the share of a cell changed from the base, in words. */

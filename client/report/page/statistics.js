@@ -72,7 +72,7 @@ export function interval(hits, samples, unknown, inDoubt) {
  * could change: so many samples are `cut`.
  */
 export function withCut([low, high], total, inWhole, cut, samples) {
-  const hidden = Math.max(cut - (total - inWhole), 0) / Math.max(samples, 1);
+  const hidden = (cut - total + inWhole) / (samples || 1);
   return [low, hidden > NOTABLE ? Math.min(high + hidden, 1) : high];
 }
 
