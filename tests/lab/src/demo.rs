@@ -403,6 +403,6 @@ mod tests {
                 panic!("{line}\n{error}");
             }
         }
-        assert!(commands.len() > 4, "{} were found", commands.len());
+        assert!(commands.len() > 3, "{} were found", commands.len());
     }
 }
