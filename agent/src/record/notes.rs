@@ -95,6 +95,8 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
                     ring.push_pair(now_ns, kind::RAN, running_ns, 0);
                     continue;
                 };
+                // A platform may wait for the vCPU's turn before it reads them.
+                let now_ns = self.platform().now_ns();
                 let stolen_ns = ring.stolen_since(times.runnable_ns);
                 if stolen_ns >= STOLEN_NS {
                     ring.push(now_ns, Entry::new(kind::STOLEN, stolen_ns, 0));

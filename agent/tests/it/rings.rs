@@ -585,6 +585,30 @@ fn long_waits_are_sent_in_a_recording_of_running_time() {
     });
 }
 
+/// Guards more time in a second than a second: a hosted vCPU's times are read once it had its turn.
+#[test]
+fn times_are_noted_when_they_were_read() {
+    const SECOND: u64 = 1_000_000_000;
+    with_rings(300, |agent| {
+        let mut client = Client::connect(&serve(agent));
+        client.start(Start::running_time("test", SECOND));
+        agent.platform().stolen_ns.store(0, Ordering::Relaxed);
+        agent.platform().reading_ns.store(SECOND / 20, Ordering::Relaxed);
+        for _ in 0..3 {
+            agent.platform().fake.advance(SECOND);
+            client.advance();
+        }
+        agent.platform().reading_ns.store(0, Ordering::Relaxed);
+        for vcpu in [0, 1] {
+            let (_, records, _) = client.ring(&ring_of(vcpu));
+            let ran = fields(&records).into_iter().filter(|record| record.0 == kind::RAN);
+            // The fake vCPU always runs.
+            let ran: Vec<_> = ran.map(|(_, at_ns, running_ns, _)| (at_ns, running_ns)).collect();
+            assert!(ran.len() >= 3 && ran.iter().all(|(at, running)| at == running), "{ran:?}");
+        }
+    });
+}
+
 /// Much stolen time of a second has a record of its own, from the first second on.
 #[test]
 fn steal_is_sent_beyond_a_threshold() {

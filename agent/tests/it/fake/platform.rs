@@ -88,6 +88,8 @@ pub(crate) struct TwoVcpus {
     pub(crate) wall_clock_ns: AtomicU64,
     /// Stolen time; [`UNKNOWN`] if the platform does not know it.
     pub(crate) stolen_ns: AtomicU64,
+    /// How long it takes to read a vCPU's times.
+    pub(crate) reading_ns: AtomicU64,
     /// Whether the guest panics in the middle of its next tick.
     pub(crate) breaks: AtomicBool,
     /// The number of clock reads until the guest panics.
@@ -102,6 +104,7 @@ impl TwoVcpus {
             current: AtomicU32::new(0),
             wall_clock_ns: AtomicU64::new(1_800_000_000_000_000_000),
             stolen_ns: AtomicU64::new(UNKNOWN),
+            reading_ns: AtomicU64::new(0),
             breaks: AtomicBool::new(false),
             looks: AtomicU64::new(u64::MAX),
         }
@@ -139,6 +142,7 @@ unsafe impl Platform for TwoVcpus {
     }
 
     fn runstate(&self, vcpu: u32) -> Option<Runstate> {
+        self.fake.advance(self.reading_ns.load(Ordering::Relaxed));
         let runnable_ns = self.stolen_ns.load(Ordering::Relaxed);
         (runnable_ns != UNKNOWN).then(|| Runstate {
             running_ns: self.running_ns(vcpu),
