@@ -7,7 +7,7 @@ import { amount, amountWithUnit, duration, grouped, moduleOf, moment, percent, s
 import { Recording } from "./selection.js";
 import { $, Shell, startPage } from "./shell.js";
 import { COLORS, MERGES, VIEWS } from "./state.js";
-import { change, interval, significant, sumsOf, unplaced, withCut } from "./statistics.js";
+import { NOTABLE, change, interval, significant, sumsOf, unplaced } from "./statistics.js";
 import { element, ends, functionTable, legendEntry, matchesOf, placeOf, replaceList, rowsOf, showTip } from "./tables.js";
 import { Tracks } from "./tracks.js";
 import { callees, callers, carry, carryPart, derive } from "./tree.js";
@@ -442,6 +442,7 @@ class Page extends Shell {
     const model = this.shownModel;
     const now = this.counts(this.shown, model);
     this.now = now;
+    this.certain = null;
     this.matches = matchesOf(state.query, model.labels);
     const shown = now.total[0];
     const { recorded } = this.shown;
@@ -675,20 +676,19 @@ class Page extends Shell {
 
   addIntervals(rows) {
     const { recorded, unknown, late, whole, cut } = this.certainty();
-    const { tree, labels } = this.shownModel;
-    const { total: inWhole } = tree.functions(whole.own, whole.total, labels.length);
+    const { total: inWhole } = this.shownModel.tree.functions(whole.own, whole.total, late.length);
     for (const row of rows) {
-      const total = interval(row.total, recorded, unknown, late[row.label]);
       row.ownInterval = interval(row.own, recorded, unknown, 0);
-      row.totalInterval = withCut(total, row.total, inWhole[row.label], cut, recorded);
+      row.totalInterval = interval(row.total, recorded, unknown, late[row.label], cut - row.total + inWhole[row.label]);
     }
   }
 
   /**
    * What intervals of the shown part are computed with: samples without a known place, the mark of late ones, these by label,
-   * the counts of whole stacks, and how many samples are of others.
+   * the counts of whole stacks, and how many samples are of others. Kept until another part is shown: each move of the pointer asks.
    */
   certainty() {
+    if (this.certain) return this.certain;
     const { tree, labels } = this.shownModel;
     const { counters, recorded } = this.shown;
     const unknown = unplaced(counters, this.recording.mode, recorded);
@@ -701,7 +701,7 @@ class Page extends Shell {
       }
     }
     const whole = this.nodeCounts(this.recording.whole(this.shown.own), this.shownModel);
-    return { recorded, unknown, mark, late, whole, cut: this.now.total[0] - whole.total[0] };
+    return (this.certain = { recorded, unknown, mark, late, whole, cut: this.now.total[0] - whole.total[0] });
   }
 
   /** Which changes of self are more than chance explains. */
@@ -879,16 +879,17 @@ class Page extends Shell {
     if (this.recording.unit !== "samples" || node === 0) return null;
     const { recorded, unknown, mark, whole, cut } = this.certainty();
     let [late, inWhole] = [0, 0];
-    const { tree } = this.shownModel;
-    const goesThrough = this.throughCell(node, part);
-    for (let at = 1; at < tree.length; at += 1) {
-      if (!goesThrough(at)) continue;
-      inWhole += whole.own[at];
-      if (tree.label[at] === mark) late += this.now.own[at];
+    const { length, label } = this.shownModel.tree;
+    if (unknown || cut > NOTABLE * recorded) {
+      const goesThrough = this.throughCell(node, part);
+      for (let at = 1; at < length; at += 1) {
+        if (!goesThrough(at)) continue;
+        inWhole += whole.own[at];
+        if (label[at] === mark) late += this.now.own[at];
+      }
     }
-    const range = interval(total, recorded, unknown, late);
     // A cell of the whole tree that lies below a mark is nowhere else.
-    return part.cells || inWhole ? withCut(range, total, inWhole, cut, recorded) : range;
+    return interval(total, recorded, unknown, late, part.cells || inWhole ? cut - total + inWhole : 0);
   }
 
   /** How the share of a cell changed from the base, in words. */

@@ -95,7 +95,7 @@ export class Recording {
 
   /** The counts of nodes in whole stacks, which are neither broken nor truncated. */
   whole(own) {
-    return this.hasMarks ? own.map((count, node) => (this.marks[node] === 0 ? count : 0)) : own;
+    return own.map((count, node) => (this.marks[node] ? 0 : count));
   }
 
   /** Each recording's ticks and waits. A tick's vCPU is its place among all: the numbers of vCPUs may be any. */

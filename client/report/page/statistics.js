@@ -4,7 +4,7 @@
 const Z = 1.959963984540054;
 
 /** From this share of samples without a known place on, intervals include what these could change. */
-const NOTABLE = 0.02;
+export const NOTABLE = 0.02;
 
 /** Into how many equal parts of the time samples are sorted to see whether they come in clusters, and how many tell. */
 export const PARTS = 32;
@@ -54,26 +54,18 @@ export function unplaced(vcpus, mode, samples) {
 
 /**
  * The 95 % interval of `hits` of so many samples of this recording; `unknown` are the samples without a known place, of
- * which `inDoubt` are among the hits.
+ * which `inDoubt` are among the hits, and `hidden` those that may be hits because their broken or truncated stacks lack callers.
  */
-export function interval(hits, samples, unknown, inDoubt) {
+export function interval(hits, samples, unknown, inDoubt, hidden = 0) {
   const share = Math.min(hits / samples, 1) || 0;
   const [low, high] = wilson(share, samples);
-  if (!unknown) return [low, high];
+  const more = hidden > NOTABLE * samples ? hidden / samples : 0;
+  if (!unknown) return [low, Math.min(high + more, 1)];
   const due = samples + unknown.outside;
   return [
     Math.min(Math.max((low * samples - inDoubt) / due, 0), share),
-    Math.max(Math.min((high * samples + unknown.late + unknown.aged + unknown.outside) / due, 1), share),
+    Math.max(Math.min((high * samples + unknown.late + unknown.aged + unknown.outside) / due + more, 1), share),
   ];
-}
-
-/**
- * The interval of a total, `inWhole` of it in whole stacks, widened by what the callers that broken and truncated stacks lack
- * could change: so many samples are `cut`.
- */
-export function withCut([low, high], total, inWhole, cut, samples) {
-  const hidden = (cut - total + inWhole) / (samples || 1);
-  return [low, hidden > NOTABLE ? Math.min(high + hidden, 1) : high];
 }
 
 /** The variance of a share between the parts of the time, or of independent samples where that is more. */

@@ -99,6 +99,7 @@ use unikprof_proto::caller_table::{Caller, Rule};
 use filter::Weights;
 pub use filter::without_sampler;
 use labels::Labels;
+use marks::Marked;
 use unikprof_profile::caller_table::rules_of_frames;
 use unikprof_profile::printable::Printable;
 use unikprof_profile::profile::Sample;
@@ -200,6 +201,8 @@ pub struct Report<'a> {
     weights: Weights,
     /// The functions, once they were asked for: every format shows the same.
     functions: OnceLock<FunctionTable>,
+    /// What marked stacks hold, likewise.
+    marked: OnceLock<Marked>,
     calls: Option<Calls>,
     annotation: Option<Annotation>,
     is_analyzed: bool,
@@ -224,6 +227,7 @@ impl<'a> Report<'a> {
             labels,
             weights,
             functions: OnceLock::new(),
+            marked: OnceLock::new(),
             calls: None,
             annotation: None,
             is_analyzed: false,
@@ -420,6 +424,10 @@ impl<'a> Report<'a> {
     /// Functions (or lines) by their own samples, most first.
     pub fn functions(&self) -> &FunctionTable {
         self.functions.get_or_init(|| FunctionTable::of(self))
+    }
+
+    fn marked(&self) -> Marked {
+        *self.marked.get_or_init(|| Marked::of(self.symbolized.profile()))
     }
 
     /// For each of the labels its source line: a function's is the one with the most samples.

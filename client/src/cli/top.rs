@@ -214,7 +214,7 @@ pub(super) fn run(
             })
         });
         let shown = match on_screen {
-            true => screen::run(pictures, interrupt),
+            true => screen::run(pictures, interrupt).map_err(Failure::Stdout),
             false => print_each(pictures, interrupt, arguments.top, json),
         };
         let has_quit = interrupt.stop();

@@ -88,7 +88,8 @@ struct Seen {
     doubt_ns: u64,
 }
 
-/// A thread that has its turns may be seen only between them, if the one that asks takes them.
+/// How uncertain the length of a wait may be. A thread that asks on the vCPU's own CPU has just
+/// taken its turn, and never sees it run: without some doubt its times would never be known.
 const DOUBT_NS: u64 = 1_000_000;
 
 impl Seen {
@@ -640,8 +641,8 @@ mod tests {
         assert!(seen_ns < truth_ns + 1_000_000, "{seen_ns} of {truth_ns} ns");
     }
 
-    /// Guards against a thread that is seen only while it waits, because the one that asks shares
-    /// its CPU: its times were never told, and who asked had its slot for half a second.
+    /// Guards half a second of lost ticks: who asks on the vCPU's own CPU never saw it run, and kept
+    /// its slot while it asked again and again.
     #[test]
     fn a_thread_that_has_run_waits_no_longer_than_since_then() {
         let waits = |seen: Seen| (seen.waits_ns, seen.doubt_ns);

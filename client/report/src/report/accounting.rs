@@ -218,7 +218,11 @@ fn window(ring: &FromRing) -> String {
     )
 }
 
-pub(super) fn write_accounting(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write_accounting(
+    profile: &Profile,
+    marked: Marked,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let (c, recording) = (&profile.counters().told(), profile.recording());
     let unit = recording.unit();
     let missing = c.missing.map_or("-".to_owned(), grouped);
@@ -274,7 +278,6 @@ pub(super) fn write_accounting(profile: &Profile, out: &mut impl Write) -> io::R
     };
     table.line("late", &grouped(c.late), &of_sampled(c.late), &late)?;
     table.title(&format!("of {}", of_what(recording.mode)))?;
-    let marked = Marked::of(profile);
     for (name, count, what) in [
         ("truncated", marked.truncated, "deeper than the depth limit"),
         ("broken", marked.broken, "the frame chain was invalid"),

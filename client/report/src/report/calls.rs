@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use super::Report;
 use super::labels::LabelId;
-use super::marks;
+use super::marks::is_cut;
 use super::text::{Figures, NAME, label_name};
 use super::uncertainty::{Recorded, Unplaced};
 use super::units::{amount_with_unit, grouped};
@@ -335,20 +335,24 @@ fn branches(depths: &[u32], most: usize) -> Vec<String> {
             (false, true) => "├ ",
             (false, false) => "└ ",
         };
-        let levels = open.len() + usize::from(!is_only);
-        let (mut text, mut kept) = (String::new(), levels);
-        if 2 * levels > most {
-            text = format!("{levels}…");
-            kept = most.saturating_sub(text.chars().count()) / 2;
-            text.truncate(if text.chars().count() > most { 0 } else { text.len() });
-        }
-        let outer = kept.saturating_sub(usize::from(!is_only)).min(open.len());
-        for (_, has_next) in &open[open.len() - outer..] {
-            text += if *has_next { "│ " } else { "  " };
-        }
-        text += if kept == 0 { "" } else { own };
+        let outer = open.len();
         if !is_only {
             open.push((depth, has_next));
+        }
+        let (levels, mut kept) = (open.len(), open.len());
+        let mut text = String::new();
+        if 2 * levels > most {
+            text = format!("{levels}…");
+            let Some(left) = most.checked_sub(text.chars().count()) else {
+                return String::new();
+            };
+            kept = left / 2;
+        }
+        if kept != 0 {
+            for (_, has_next) in &open[levels - kept.min(levels)..outer] {
+                text += if *has_next { "│ " } else { "  " };
+            }
+            text += own;
         }
         text
     };
@@ -395,11 +399,12 @@ impl Tree {
         let mut tree = StackTree::new();
         let mut counts: Vec<(NodeId, u64, bool)> = Vec::new();
         let mut cut: Vec<(NodeId, u64)> = Vec::new();
+        let lacks_callers =
+            |stack| profile.stack(stack).last().is_some_and(|root| is_cut(profile.frame(root)));
         let mut labels = Vec::new();
         for sample in report.shown_samples() {
             labels.clear();
             let frames = profile.stack(sample.node);
-            let root = profile.stack(sample.node).last();
             labels.extend(frames.flat_map(|frame| report.labels.of_frame(frame)));
             let is_meant = |label: &LabelId| {
                 functions.contains(&report.labels.all()[*label as usize].function)
@@ -421,8 +426,7 @@ impl Tree {
             let is_late =
                 leaf.map(|leaf| profile.frame(leaf)) == Some(Frame::Special(SpecialFrame::Late));
             counts.push((end, sample.count, is_late));
-            let is_cut = root.is_some_and(|root| marks::is_cut(profile.frame(root)));
-            if is_cut && direction == Direction::Callers {
+            if direction == Direction::Callers && lacks_callers(sample.node) {
                 cut.push((end, sample.count));
             }
         }
@@ -468,13 +472,14 @@ impl Tree {
             unplaced: Unplaced::of(profile),
         };
         let table = report.functions();
-        let function = |label: LabelId| &report.labels.all()[label as usize];
+        let function = |label: LabelId| report.labels.all()[label as usize].function;
         let in_cut = table.rows.iter().map(|row| (row.label, row.total - row.in_whole));
         let in_cut: HashMap<LabelId, u64> = in_cut.collect();
         let share = |node: NodeId, depth, label| {
             let total = self.totals[node.index()];
-            let of_root = table.total_share(&[function(label).function], total);
-            of_root.filter(|_| depth == 1).unwrap_or_else(|| {
+            let is_root = depth == 1;
+            let of_root = is_root.then(|| table.total_share(&[function(label)], total)).flatten();
+            of_root.unwrap_or_else(|| {
                 let caller = self.tree.parent(node).unwrap_or(NodeId::ROOT);
                 let cut = match direction {
                     Direction::Callers => self.cuts[caller.index()],

@@ -10,7 +10,7 @@ use super::Report;
 use super::filter::shown_symbols;
 use super::heap::{HeapTable, RowAmounts};
 use super::labels::LabelId;
-use super::marks::{Marked, is_cut};
+use super::marks::is_cut;
 use super::uncertainty::{LongRun, Of, Recorded, Unplaced, clustered, late_samples};
 
 /// How many rows of each order are looked at for [bursts](FunctionTable::long_run).
@@ -89,7 +89,7 @@ impl FunctionTable {
         };
         let heap = HeapTable::of(report);
         let all = Recorded { count: recorded, unit, unplaced };
-        let marked = Marked::of(report.symbolized.profile());
+        let marked = report.marked();
         let cut = marked.broken.saturating_add(marked.truncated);
         let late = |label: usize| late.get(&(label as LabelId)).copied().unwrap_or(0);
         let mut rows: Vec<FunctionRow> = sums

@@ -44,6 +44,17 @@ pub(crate) fn names_in(text: &str, least: usize, fits: impl Fn(&str) -> bool) ->
     short
 }
 
+/// The same; where the text does not fit, names in backticks are first as in a table with so many
+/// columns for them.
+pub(crate) fn like_table(
+    text: &str,
+    columns: usize,
+    least: usize,
+    fits: impl Fn(&str) -> bool,
+) -> String {
+    names_in(&as_in_table(text, columns, &fits), least, &fits)
+}
+
 /// A text whose names in backticks are as in a table with so many columns for them, unless it fits.
 pub(crate) fn as_in_table(text: &str, columns: usize, fits: impl Fn(&str) -> bool) -> Cow<'_, str> {
     if fits(text) {

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
+use super::Report;
 use super::broken::{self, BrokenIn};
 use super::marks::{self, Marked};
 use super::shorten;
 use super::units::{duration, share};
 use super::warnings::notable;
 use unikprof_profile::profile::{Counters, Mode, Unit};
-use unikprof_profile::symbols::Symbolized;
 
 /// How many functions a warning names, and in how many columns each.
 const FUNCTIONS: usize = 3;
@@ -44,10 +44,11 @@ impl fmt::Display for Told {
     }
 }
 
-pub(super) fn add(symbolized: &Symbolized<'_>, counters: &Counters, all: &mut Vec<String>) {
+pub(super) fn add(report: &Report<'_>, counters: &Counters, all: &mut Vec<String>) {
+    let symbolized = report.symbolized;
     let profile = symbolized.profile();
     let recording = profile.recording();
-    let Marked { truncated, broken, .. } = Marked::of(profile);
+    let Marked { truncated, broken, .. } = report.marked();
     let whole = profile.sample_count();
     let part = |count| format!("{} of {}", share(count, whole), of_what(recording.mode));
     if notable(truncated, whole) {

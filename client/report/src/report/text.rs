@@ -136,7 +136,7 @@ fn write_accounting(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         heap::write_accounting(profile, out)?;
         heap::write_arenas(report, out)?;
     } else {
-        accounting::write_accounting(profile, out)?;
+        accounting::write_accounting(profile, report.marked(), out)?;
     }
     times::write(profile, out)
 }

@@ -98,7 +98,7 @@ pub(super) fn of(report: &Report<'_>) -> Vec<String> {
     } else {
         from_counters(&counters, recording, &mut all);
     }
-    stack_warnings::add(report.symbolized, &counters, &mut all);
+    stack_warnings::add(report, &counters, &mut all);
     let stolen = profile.runstate().stolen_share();
     // Waiting is not made longer by it.
     if let Some(stolen) = stolen.filter(|s| *s >= STOLEN && recording.mode.samples_time()) {

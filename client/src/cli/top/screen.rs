@@ -22,7 +22,6 @@ use super::WAIT;
 use super::picture::{Measure, Picture, Sort};
 use super::text::{self, Layout};
 use crate::charset;
-use crate::cli::failure::Failure;
 use crate::cli::signals;
 use unikprof_link::interrupt::Interrupt;
 use unikprof_profile::printable::Printable;
@@ -161,11 +160,6 @@ impl Drop for Screen<'_> {
     }
 }
 
-/// Shows the table until the user quits, or nobody fills it.
-pub(super) fn run(pictures: Receiver<Picture>, interrupt: &Interrupt) -> Result<(), Failure> {
-    draw_until_quit(interrupt, pictures).map_err(Failure::Stdout)
-}
-
 /// Waits for keys on a thread of its own: where the terminal is gone, crossterm never comes back.
 fn keys() -> Receiver<io::Result<Event>> {
     let (sender, keys) = channel();
@@ -173,7 +167,8 @@ fn keys() -> Receiver<io::Result<Event>> {
     keys
 }
 
-fn draw_until_quit(interrupt: &Interrupt, pictures: Receiver<Picture>) -> io::Result<()> {
+/// Shows the table until the user quits, or nobody fills it.
+pub(super) fn run(pictures: Receiver<Picture>, interrupt: &Interrupt) -> io::Result<()> {
     let is_suspended = Arc::new(AtomicBool::new(false));
     #[cfg(unix)]
     signal_hook::flag::register(signal_hook::consts::SIGTSTP, Arc::clone(&is_suspended))?;

@@ -1,4 +1,5 @@
-//! Following a recording: what it came to in the last seconds and all the time it was watched, again and again.
+//! Following a recording: what it came to in the last seconds and all the time it was watched,
+//! again and again.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -23,7 +23,7 @@ const HALF: f64 = 0.5;
 pub(super) fn rule(subject: &Subject<'_>) -> Found {
     let counters = &subject.counters;
     let info = subject.info();
-    let Marked { truncated, broken, .. } = Marked::of(subject.profile);
+    let Marked { truncated, broken, .. } = subject.report.marked();
     let whole = subject.profile.sample_count();
     let shown = |count| format!("{} of {}", share(count, whole), of_what(info.mode));
     let part = |count: u64| count as f64 / whole.max(1) as f64;

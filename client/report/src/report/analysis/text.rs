@@ -33,8 +33,7 @@ impl Analysis {
         // A word that is wider stands out of the lines.
         let is_fitting = |word: &str| word.chars().count() + indent <= columns;
         let fits = |text: &str| text.split(' ').all(is_fitting);
-        let fitted =
-            |text: &str| shorten::names_in(&shorten::as_in_table(text, name, fits), NAME, fits);
+        let fitted = |text: &str| shorten::like_table(text, name, NAME, fits);
         for finding in &self.findings {
             let head = format!("{:>SCORE$}  {:<RULE$}  ", finding.score, finding.rule);
             paragraph(&mut text, &head, &fitted(&finding.finding), columns);
@@ -100,8 +99,7 @@ impl Analysis {
         let mut text = String::new();
         for line in lines {
             let fits = |text: &str| text.chars().count() + 2 <= columns;
-            let line = shorten::names_in(&shorten::as_in_table(line, name, fits), NAME, fits);
-            paragraph(&mut text, "  ", &line, columns);
+            paragraph(&mut text, "  ", &shorten::like_table(line, name, NAME, fits), columns);
         }
         out.write_all(text.as_bytes())
     }
